@@ -1,0 +1,1 @@
+//! The coordinator: discovery, the journal, checkpoint and restore runs.

@@ -1,0 +1,13 @@
+//! The pure part of Belay: every decision of the protocol, without I/O and without a clock.
+//!
+//! Each module is a state machine or a value of the protocol's vocabulary: an event comes in, a new state and effects come
+//! out, times and ids arrive in the events. Drivers in the other crates own sockets, clocks and disks. Nothing here knows
+//! tokio, tonic or the wire form.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`ids`] | rollouts, episodes, executions, operations, instances, checkpoint ids |
+//! | [`refusal`] | the reasons a call is refused for (protocol 3.3) |
+
+pub mod ids;
+pub mod refusal;

@@ -1,0 +1,1 @@
+//! Crash-safe files, record framing and manifests: checkpoints on disk.

@@ -7,7 +7,9 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`ids`] | rollouts, episodes, executions, operations, instances, checkpoint ids |
+//! | [`parts`] | modes, cursors, what a capture holds, where an episode stands |
 //! | [`refusal`] | the reasons a call is refused for (protocol 3.3) |
 
 pub mod ids;
+pub mod parts;
 pub mod refusal;

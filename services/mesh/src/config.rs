@@ -1,0 +1,1 @@
+//! `mesh.toml`: what the mesh is made of.

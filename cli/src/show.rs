@@ -1,0 +1,69 @@
+//! How figures read on a terminal.
+
+use std::time::Duration;
+
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+
+/// A wire duration as a duration; unset and negative read as zero.
+pub fn from_wire(duration: Option<prost_types::Duration>) -> Duration {
+    duration.and_then(|d| Duration::try_from(d).ok()).unwrap_or_default()
+}
+
+/// `850 µs`, `12.3 ms`, `4.56 s`, `3 min 20 s`.
+pub fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    match seconds {
+        s if s < 0.001 => format!("{:.0} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+        s if s < 60.0 => format!("{s:.2} s"),
+        s => format!("{} min {} s", s as u64 / 60, s as u64 % 60),
+    }
+}
+
+/// Milliseconds with three decimals, for JSON.
+pub fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// `812 B`, `3.4 kB`, `12.0 MB`.
+pub fn bytes(bytes: u64) -> String {
+    match bytes {
+        b if b < 1_000 => format!("{b} B"),
+        b if b < 1_000_000 => format!("{:.1} kB", b as f64 / 1e3),
+        b if b < 1_000_000_000 => format!("{:.1} MB", b as f64 / 1e6),
+        b => format!("{:.2} GB", b as f64 / 1e9),
+    }
+}
+
+/// A count with its noun: `1 episode`, `64 episodes`.
+pub fn count(n: u64, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+}
+
+/// A table without borders, its columns as wide as they need.
+pub fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(header);
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_read_well() {
+        assert_eq!(duration(Duration::from_micros(850)), "850 µs");
+        assert_eq!(duration(Duration::from_micros(12_300)), "12.3 ms");
+        assert_eq!(duration(Duration::from_millis(4_560)), "4.56 s");
+        assert_eq!(duration(Duration::from_secs(200)), "3 min 20 s");
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(3_400), "3.4 kB");
+        assert_eq!(bytes(12_000_000), "12.0 MB");
+        assert_eq!(count(1, "episode"), "1 episode");
+        assert_eq!(count(0, "episode"), "0 episodes");
+    }
+}

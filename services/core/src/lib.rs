@@ -6,10 +6,12 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | [`coordinator`] | a checkpoint's and a restore's decisions (protocol 4) |
 //! | [`ids`] | rollouts, episodes, executions, operations, instances, checkpoint ids |
 //! | [`parts`] | modes, cursors, what a capture holds, where an episode stands |
 //! | [`refusal`] | the reasons a call is refused for (protocol 3.3) |
 
+pub mod coordinator;
 pub mod ids;
 pub mod parts;
 pub mod refusal;

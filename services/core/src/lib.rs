@@ -10,8 +10,10 @@
 //! | [`ids`] | rollouts, episodes, executions, operations, instances, checkpoint ids |
 //! | [`parts`] | modes, cursors, what a capture holds, where an episode stands |
 //! | [`refusal`] | the reasons a call is refused for (protocol 3.3) |
+//! | [`sessions`] | the sessions of a resources server: seeds, calls, kept replies |
 
 pub mod coordinator;
 pub mod ids;
 pub mod parts;
 pub mod refusal;
+pub mod sessions;

@@ -1,1 +1,4 @@
-//! The coordinator: discovery, the journal, checkpoint and restore runs.
+//! The coordinator.
+
+pub mod error;
+pub mod journal;

@@ -6,14 +6,18 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | [`calls`] | a policy model's calls: kept replies, cuts, what a capture takes |
 //! | [`coordinator`] | a checkpoint's and a restore's decisions (protocol 4) |
 //! | [`ids`] | rollouts, episodes, executions, operations, instances, checkpoint ids |
+//! | [`ledger`] | the capture ledger: rows in a chain |
 //! | [`parts`] | modes, cursors, what a capture holds, where an episode stands |
 //! | [`refusal`] | the reasons a call is refused for (protocol 3.3) |
 //! | [`sessions`] | the sessions of a resources server: seeds, calls, kept replies |
 
+pub mod calls;
 pub mod coordinator;
 pub mod ids;
+pub mod ledger;
 pub mod parts;
 pub mod refusal;
 pub mod sessions;

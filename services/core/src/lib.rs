@@ -10,6 +10,7 @@
 //! | [`coordinator`] | a checkpoint's and a restore's decisions (protocol 4) |
 //! | [`ids`] | rollouts, episodes, executions, operations, instances, checkpoint ids |
 //! | [`ledger`] | the capture ledger: rows in a chain |
+//! | [`participant`] | the state owner's side of a checkpoint: phases, admission, lease, marks |
 //! | [`parts`] | modes, cursors, what a capture holds, where an episode stands |
 //! | [`refusal`] | the reasons a call is refused for (protocol 3.3) |
 //! | [`sessions`] | the sessions of a resources server: seeds, calls, kept replies |
@@ -18,6 +19,7 @@ pub mod calls;
 pub mod coordinator;
 pub mod ids;
 pub mod ledger;
+pub mod participant;
 pub mod parts;
 pub mod refusal;
 pub mod sessions;

@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     error::StoreError,
-    fs::{FileSystem, WritableFile},
+    fs::{FileSystem, ReadableFile, WritableFile},
 };
 
 const TEMP_SUFFIX: &str = ".tmp";
@@ -160,13 +160,24 @@ pub fn replace_bytes(fs: &dyn FileSystem, target: &Path, bytes: &[u8]) -> Result
     temp.replace(target)
 }
 
-/// Makes a file that stands, and its name, durable: whoever made them may not have come to it.
+/// Makes a file that stands, and its name, durable: whoever made them may not have come to it. What is read afterwards is what
+/// the disk has kept.
 pub fn sync_standing(fs: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
-    fs.open(path)
-        .map_err(StoreError::read(path))?
-        .sync()
-        .map_err(StoreError::io("sync", path))?;
-    sync_parent(fs, path)
+    if sync_if_there(fs, path)? {
+        Ok(())
+    } else {
+        Err(StoreError::invalid(path, "is missing"))
+    }
+}
+
+/// The same, where the file need not be there. True when it is.
+pub fn sync_if_there(fs: &dyn FileSystem, path: &Path) -> Result<bool, StoreError> {
+    let Some(file) = open_if_there(fs, path)? else {
+        return Ok(false);
+    };
+    file.sync().map_err(StoreError::io("sync", path))?;
+    sync_parent(fs, path)?;
+    Ok(true)
 }
 
 /// Reads a whole file of at most `limit` bytes.
@@ -176,10 +187,8 @@ pub fn read_file(fs: &dyn FileSystem, path: &Path, limit: u64) -> Result<Vec<u8>
 
 /// The same, where the file need not be there.
 pub fn read_if_there(fs: &dyn FileSystem, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-    let file = match fs.open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(StoreError::read(path)(error)),
+    let Some(file) = open_if_there(fs, path)? else {
+        return Ok(None);
     };
     let size = file.size().map_err(StoreError::read(path))?;
     if size > limit {
@@ -196,6 +205,14 @@ pub fn read_if_there(fs: &dyn FileSystem, path: &Path, limit: u64) -> Result<Opt
     Ok(Some(bytes))
 }
 
+fn open_if_there(fs: &dyn FileSystem, path: &Path) -> Result<Option<Box<dyn ReadableFile>>, StoreError> {
+    match fs.open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::read(path)(error)),
+    }
+}
+
 fn sync_parent(fs: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
     let dir = parent(path);
     fs.sync_dir(dir)
@@ -209,4 +226,49 @@ fn parent(path: &Path) -> &Path {
 
 fn stem(path: &Path) -> &str {
     path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::RealFs;
+
+    #[test]
+    fn a_path_that_leads_out_is_not_made() {
+        let base = tempfile::tempdir().expect("a temporary directory");
+        for outside in [base.path().join("a/../../b"), "/elsewhere".into()] {
+            create_dir_synced(&RealFs, base.path(), &outside).expect_err("outside");
+        }
+        create_dir_synced(&RealFs, base.path(), &base.path().join("a/b/c")).expect("inside");
+        create_dir_synced(&RealFs, base.path(), &base.path().join("a/b/c")).expect("again");
+        assert!(base.path().join("a/b/c").is_dir());
+    }
+
+    #[test]
+    fn a_name_is_given_once_and_a_hint_is_replaced() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("name.json");
+        assert_eq!(publish_bytes(&RealFs, &path, b"1").expect("free"), Linked::New);
+        assert_eq!(publish_bytes(&RealFs, &path, b"2").expect("taken"), Linked::Taken);
+        assert_eq!(read_file(&RealFs, &path, 9).expect("there"), b"1");
+        replace_bytes(&RealFs, &path, b"3").expect("a hint");
+        assert_eq!(read_file(&RealFs, &path, 9).expect("there"), b"3");
+        let names = std::fs::read_dir(dir.path()).expect("a directory");
+        assert_eq!(names.count(), 1);
+    }
+
+    #[test]
+    fn a_temporary_name_of_another_process_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let first = TempFile::create(&RealFs, dir.path(), "x").expect("a file");
+        let second = TempFile::create(&RealFs, dir.path(), "x").expect("another");
+        assert_ne!(first.path, second.path);
+        for temp in [&first, &second] {
+            let name = temp.path.file_name().and_then(|name| name.to_str());
+            assert!(name.is_some_and(is_temp_name));
+        }
+        for name in ["manifest.json", "records-1.belay", ".tmp.json", "a.tmp"] {
+            assert!(!is_temp_name(name), "{name}");
+        }
+    }
 }

@@ -57,7 +57,8 @@ pub trait ReadableFile: Send {
     fn size(&self) -> io::Result<u64>;
     /// Fills the buffer from `offset`. `UnexpectedEof` when the file ends before.
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
-    /// Makes the file durable, as it stands.
+    /// Makes the file durable, as it stands, and forgets what is cached of it, so that the next read asks the disk: after an
+    /// earlier sync that failed, a good one promises nothing, but what is read is true.
     fn sync(self: Box<Self>) -> io::Result<()>;
 }
 
@@ -142,6 +143,10 @@ impl ReadableFile for RealFile {
     }
 
     fn sync(self: Box<Self>) -> io::Result<()> {
-        self.0.sync_all()
+        self.0.sync_all()?;
+        // Not every platform and file system can: then the sync alone must do.
+        #[cfg(target_os = "linux")]
+        let _ = rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::DontNeed);
+        Ok(())
     }
 }

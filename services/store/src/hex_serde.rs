@@ -80,3 +80,23 @@ pub mod cursor {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_hex_writes_is_read() {
+        let digest: Digest = std::array::from_fn(|i| i as u8 * 9);
+        let text = hex(&digest);
+        assert_eq!(parse(&text), Some(digest));
+        for bad in [
+            &text[1..],
+            &text.to_uppercase(),
+            &format!("{text}0"),
+            &text.replace('0', "g"),
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+}

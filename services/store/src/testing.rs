@@ -64,7 +64,7 @@ struct State {
     counts: BTreeMap<Op, u64>,
     bytes_read: u64,
     bytes_written: u64,
-    /// Files whose sync failed: none of them may be used again.
+    /// New files whose sync failed: none of them may get a name.
     bad: HashSet<PathBuf>,
     violations: Vec<String>,
 }
@@ -117,7 +117,7 @@ impl FailingFs {
         self.lock().bytes_written
     }
 
-    /// Uses of a file after its sync had failed: a name given to it, or another sync.
+    /// Names that were given to a file after its sync had failed.
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
     }
@@ -146,15 +146,6 @@ impl FailingFs {
             state.violations.push(violation);
         }
     }
-
-    fn sync_file(&self, path: &Path, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        self.check_good(path, "sync of");
-        let synced = self.step(Op::SyncFile).and_then(|()| sync());
-        if synced.is_err() {
-            self.lock().bad.insert(path.into());
-        }
-        synced
-    }
 }
 
 impl FileSystem for FailingFs {
@@ -173,7 +164,6 @@ impl FileSystem for FailingFs {
         self.step(Op::Open)?;
         Ok(Box::new(Readable {
             file: self.inner.open(path)?,
-            path: path.into(),
             fs: self.clone(),
         }))
     }
@@ -240,13 +230,16 @@ impl WritableFile for Writable {
 
     fn sync(self: Box<Self>) -> io::Result<()> {
         let Self { file, path, fs } = *self;
-        fs.sync_file(&path, || file.sync())
+        let synced = fs.step(Op::SyncFile).and_then(|()| file.sync());
+        if synced.is_err() {
+            fs.lock().bad.insert(path);
+        }
+        synced
     }
 }
 
 struct Readable {
     file: Box<dyn ReadableFile>,
-    path: PathBuf,
     fs: FailingFs,
 }
 
@@ -263,7 +256,7 @@ impl ReadableFile for Readable {
     }
 
     fn sync(self: Box<Self>) -> io::Result<()> {
-        let Self { file, path, fs } = *self;
-        fs.sync_file(&path, || file.sync())
+        self.fs.step(Op::SyncFile)?;
+        self.file.sync()
     }
 }

@@ -40,8 +40,8 @@ impl CheckpointStore {
         self.make_dir(&dir)?;
         let path = dir.join(&state.file);
         if crash_safe::publish_bytes(self.fs(), &path, bytes)? == Linked::Taken {
-            self.read_controller_state(id, &state)?;
             crash_safe::sync_standing(self.fs(), &path)?;
+            self.read_controller_state(id, &state)?;
         }
         Ok(state)
     }

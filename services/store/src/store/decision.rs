@@ -1,6 +1,6 @@
 //! Publishing, burying, and what was decided: one name, taken once.
 
-use std::{io, path::PathBuf};
+use std::path::PathBuf;
 
 use belay_core::ids::CheckpointId;
 
@@ -69,15 +69,8 @@ impl CheckpointStore {
 
     /// What was decided, and durable: it is synced again before it is told, since whoever linked it may have died before the sync.
     pub fn decided(&self, id: CheckpointId) -> Result<Option<Decided>, StoreError> {
-        let decided = self.read_decision(id)?;
-        if decided.is_some() {
-            match crash_safe::sync_standing(self.fs(), &self.decision_path(id)) {
-                // On a read-only file system nothing waits to be written.
-                Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {}
-                synced => synced?,
-            }
-        }
-        Ok(decided)
+        crash_safe::sync_if_there(self.fs(), &self.decision_path(id))?;
+        self.read_decision(id)
     }
 
     /// What was decided, as it stands.
@@ -98,9 +91,8 @@ impl CheckpointStore {
         match crash_safe::publish_bytes(self.fs(), &path, bytes)? {
             Linked::New => Ok(Published::Won),
             Linked::Taken => {
-                let standing = crash_safe::read_file(self.fs(), &path, checkpoint_file::MAX_BYTES)?;
-                // Whoever linked it may have died before the sync.
                 crash_safe::sync_standing(self.fs(), &path)?;
+                let standing = crash_safe::read_file(self.fs(), &path, checkpoint_file::MAX_BYTES)?;
                 if standing == bytes {
                     return Ok(Published::Won);
                 }

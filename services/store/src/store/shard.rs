@@ -40,7 +40,7 @@ impl CheckpointStore {
         stopped()?;
         self.make_dir(&dir)?;
         let path = dir.join(manifest::FILE_NAME);
-        if self.fs().open(&path).is_ok() {
+        if crash_safe::sync_if_there(self.fs(), &path)? {
             return self.standing_shard(header, &dir);
         }
 
@@ -59,14 +59,17 @@ impl CheckpointStore {
         let records_path = dir.join(manifest.records_name());
         if written.file.publish(&records_path)? == Linked::Taken {
             // An earlier try came this far. Its content is its name, if the disk has kept it.
-            RecordsReader::open(self.fs(), &dir, &manifest)?;
             crash_safe::sync_standing(self.fs(), &records_path)?;
+            RecordsReader::open(self.fs(), &dir, &manifest)?;
         }
         stopped()?;
         let bytes = sealed::seal(&manifest);
         match crash_safe::publish_bytes(self.fs(), &path, &bytes)? {
             Linked::New => Ok(shard_ref(&manifest, &bytes)),
-            Linked::Taken => self.standing_shard(header, &dir),
+            Linked::Taken => {
+                crash_safe::sync_standing(self.fs(), &path)?;
+                self.standing_shard(header, &dir)
+            }
         }
     }
 
@@ -114,7 +117,7 @@ impl CheckpointStore {
         RecordsReader::open(self.fs(), &dir, &manifest)
     }
 
-    /// A manifest that stands: the same capture's, or nobody's business.
+    /// A manifest that stands, and is synced: the same capture's, or nobody's business.
     fn standing_shard(&self, header: &ShardHeader, dir: &Path) -> Result<ShardRef, StoreError> {
         let path = dir.join(manifest::FILE_NAME);
         let bytes = crash_safe::read_file(self.fs(), &path, manifest::MAX_BYTES)?;
@@ -128,9 +131,8 @@ impl CheckpointStore {
                 ),
             });
         }
-        RecordsReader::open(self.fs(), dir, &manifest)?;
         crash_safe::sync_standing(self.fs(), &dir.join(manifest.records_name()))?;
-        crash_safe::sync_standing(self.fs(), &path)?;
+        RecordsReader::open(self.fs(), dir, &manifest)?;
         Ok(shard_ref(&manifest, &bytes))
     }
 

@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn only_what_hex_writes_is_read() {
-        let digest: Digest = std::array::from_fn(|i| i as u8 * 9);
+        let digest: Digest = std::array::from_fn(|i| (i as u8).wrapping_mul(9));
         let text = hex(&digest);
         assert_eq!(parse(&text), Some(digest));
         for bad in [

@@ -274,6 +274,19 @@ impl Calls {
             .is_some_and(|held| held.is_generating(key))
     }
 
+    /// Asked while the mesh is closed: generations whose cut is not answered, or whose whole reply is still on its way. Before the
+    /// round has begun these are all that can be cut.
+    pub fn cuts_pending(&self) -> u64 {
+        match &self.round {
+            None => self
+                .episodes
+                .iter()
+                .filter(|(episode, held)| held.cuttable(episode).is_some())
+                .count() as u64,
+            Some(round) => round.pending().filter(|key| self.is_generating(key)).count() as u64,
+        }
+    }
+
     /// The checkpoint's id has ended: its round of cuts is over.
     pub fn end_cut(&mut self, id: CheckpointId) {
         self.round.take_if(|round| round.is(id));

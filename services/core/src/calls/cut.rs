@@ -81,6 +81,18 @@ impl CutRound {
             .collect()
     }
 
+    /// Calls without a receipt; after it, those whose whole reply is to come.
+    pub(super) fn pending(&self) -> impl Iterator<Item = &CallKey> {
+        self.listed
+            .iter()
+            .filter(|(_, standing)| match standing {
+                Standing::Unanswered => !self.received,
+                Standing::Answered(outcome) => *outcome == CutOutcome::Finished,
+                Standing::Ambiguous => false,
+            })
+            .map(|(key, _)| key)
+    }
+
     pub(super) fn prefix(&self, key: &CallKey) -> Option<&TokenSpan> {
         match self.listed.get(key)? {
             Standing::Answered(CutOutcome::Staged(prefix)) => Some(prefix),

@@ -391,6 +391,37 @@ fn a_call_that_finished_before_the_capture_is_captured_whole() {
 }
 
 #[test]
+fn a_cut_is_pending_from_the_first_moment_until_its_answer() {
+    let mut calls = Calls::default();
+    let parent = played(&mut calls, 1);
+    let call = arrival(1, parent, 1);
+    calls.begin(&call).expect("legal");
+    assert_eq!(calls.cuts_pending(), 1, "the round has not begun");
+    calls.begin_cut(id(1));
+    assert_eq!(calls.cuts_pending(), 1, "no receipt");
+    calls.receipt(id(1), vec![staged(&call.key, 2)]);
+    assert_eq!(calls.cuts_pending(), 0);
+    calls.begin_cut(id(2));
+    calls.receipt(id(2), vec![]);
+    assert_eq!(
+        calls.cuts_pending(),
+        0,
+        "an answer that is missing is not waited for"
+    );
+    calls.begin_cut(id(3));
+    calls.receipt(
+        id(3),
+        vec![CutAnswer {
+            key: call.key.clone(),
+            outcome: CutOutcome::Finished,
+        }],
+    );
+    assert_eq!(calls.cuts_pending(), 1, "its reply is on its way");
+    calls.finish(&call.key, finished("whole"));
+    assert_eq!(calls.cuts_pending(), 0);
+}
+
+#[test]
 fn constrained_generations_are_not_listed_for_a_cut() {
     let mut calls = Calls::default();
     let call = Arrival {

@@ -49,7 +49,9 @@ pub enum CoordinatorError {
         expected: String,
     },
     /// A participant has seen a higher epoch.
-    #[error("{instance} follows a newer coordinator: this one (epoch {epoch}) has stopped; stop the other first if this one is to be started again")]
+    #[error(
+        "{instance} follows a newer coordinator: this one (epoch {epoch}) has stopped; stop the other first if this one is to be started again"
+    )]
     Superseded {
         /// Who said so.
         instance: Instance,
@@ -57,11 +59,8 @@ pub enum CoordinatorError {
         epoch: u64,
     },
     /// The port's server.
-    #[error("the coordinator's server ended: {message}")]
-    Server {
-        /// What it said.
-        message: String,
-    },
+    #[error(transparent)]
+    Serve(#[from] belay_mesh::server::ServeError),
     /// A task died: a defect.
     #[error("a task of the coordinator ended unexpectedly ({message}): this is a defect, please report it")]
     Task {
@@ -82,7 +81,7 @@ impl From<CoordinatorError> for Refusal {
             CoordinatorError::NoMembers { .. }
             | CoordinatorError::StateHeld { .. }
             | CoordinatorError::OtherDeployment { .. } => Reason::InvalidRequest,
-            CoordinatorError::Server { .. } | CoordinatorError::Task { .. } => Reason::Internal,
+            CoordinatorError::Serve(_) | CoordinatorError::Task { .. } => Reason::Internal,
         };
         Refusal::new(reason, error.to_string())
     }
@@ -90,6 +89,8 @@ impl From<CoordinatorError> for Refusal {
 
 impl From<tokio::task::JoinError> for CoordinatorError {
     fn from(error: tokio::task::JoinError) -> Self {
-        Self::Task { message: error.to_string() }
+        Self::Task {
+            message: error.to_string(),
+        }
     }
 }

@@ -35,7 +35,10 @@ struct Inner {
 impl Journal {
     /// Opens or makes the journal in `dir`, and locks the directory.
     pub fn open(dir: &Path, deployment: &str) -> Result<Self, CoordinatorError> {
-        let unusable = |source| CoordinatorError::StateDir { dir: dir.into(), source };
+        let unusable = |source| CoordinatorError::StateDir {
+            dir: dir.into(),
+            source,
+        };
         fs::create_dir_all(dir).map_err(unusable)?;
         let lock = File::options()
             .create(true)
@@ -45,15 +48,24 @@ impl Journal {
             .map_err(unusable)?;
         match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(CoordinatorError::StateHeld { dir: dir.into() }),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(CoordinatorError::StateHeld { dir: dir.into() });
+            }
             Err(error) => return Err(unusable(error.into())),
         }
         let path = dir.join("journal.redb");
-        let failed = |message: String| CoordinatorError::Journal { path: path.clone(), message };
+        let failed = |message: String| CoordinatorError::Journal {
+            path: path.clone(),
+            message,
+        };
         let db = Database::create(&path).map_err(|e| failed(e.to_string()))?;
         let found = tables::create(&db, deployment).map_err(|e| failed(e.to_string()))?;
         if found != deployment {
-            return Err(CoordinatorError::OtherDeployment { path, found, expected: deployment.into() });
+            return Err(CoordinatorError::OtherDeployment {
+                path,
+                found,
+                expected: deployment.into(),
+            });
         }
         let state = tables::load(&db).map_err(|e| failed(e.to_string()))?;
         Ok(Self(Arc::new(Inner {
@@ -92,8 +104,10 @@ impl Inner {
         if entries.is_empty() {
             return Ok(());
         }
-        self.write(&entries)
-            .map_err(|e| CoordinatorError::Journal { path: self.path.clone(), message: e.to_string() })?;
+        self.write(&entries).map_err(|e| CoordinatorError::Journal {
+            path: self.path.clone(),
+            message: e.to_string(),
+        })?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         entries.into_iter().for_each(|entry| state.apply(entry));
         Ok(())
@@ -133,7 +147,10 @@ mod tests {
     /// One of each entry that leaves something behind.
     fn everything() -> Vec<Entry> {
         let instance: belay_core::ids::Instance = "agent/a/0".parse().expect("legal");
-        let mark = Mark { rollout: rollout("r"), attempt: 3 };
+        let mark = Mark {
+            rollout: rollout("r"),
+            attempt: 3,
+        };
         let planned = PlannedEpisode {
             saved: belay_core::ids::Episode::new(rollout("r"), 0),
             attempt: 1,
@@ -145,7 +162,14 @@ mod tests {
             Entry::MembersVersion(2),
             Entry::Removed(instance.clone()),
             Entry::MarksVersion(9),
-            Entry::Rollout(rollout("r"), Remembered { mark: Some(3), retired: None, handed_out: Some(4) }),
+            Entry::Rollout(
+                rollout("r"),
+                Remembered {
+                    mark: Some(3),
+                    retired: None,
+                    handed_out: Some(4),
+                },
+            ),
             Entry::Forgotten(rollout("f"), id(1)),
             Entry::Unsettled(
                 id(2),
@@ -158,11 +182,33 @@ mod tests {
             ),
             Entry::Owed(id(3), "the disk is full".into()),
             Entry::Published(id(1)),
-            Entry::Unfinished(11, Unfinished::Retire { marks: vec![mark], version: 9 }),
-            Entry::Unfinished(12, Unfinished::Forget { rollouts: vec![rollout("f")], version: 10 }),
+            Entry::Unfinished(
+                11,
+                Unfinished::Retire {
+                    marks: vec![mark],
+                    version: 9,
+                },
+            ),
+            Entry::Unfinished(
+                12,
+                Unfinished::Forget {
+                    rollouts: vec![rollout("f")],
+                    version: 10,
+                },
+            ),
             Entry::Opened(instance, Incarnation(Uuid::from_u128(1))),
-            Entry::RunOver(Some((id(4), EndedRun { complete: true, message: "restored".into() }))),
-            Entry::Run(OpenRun::Restore { id: id(5), source: id(1), activated: Some(vec![planned]) }),
+            Entry::RunOver(Some((
+                id(4),
+                EndedRun {
+                    complete: true,
+                    message: "restored".into(),
+                },
+            ))),
+            Entry::Run(OpenRun::Restore {
+                id: id(5),
+                source: id(1),
+                activated: Some(vec![planned]),
+            }),
         ]
     }
 
@@ -174,7 +220,9 @@ mod tests {
         let before = journal.read(|s| format!("{s:?}"));
         assert_eq!(journal.read(|s| s.book.rollouts.len()), 1);
         drop(journal);
-        let after = Journal::open(dir.path(), "d").expect("opened again").read(|s| format!("{s:?}"));
+        let after = Journal::open(dir.path(), "d")
+            .expect("opened again")
+            .read(|s| format!("{s:?}"));
         assert_eq!(before, after);
     }
 
@@ -195,7 +243,9 @@ mod tests {
         ];
         journal.commit(gone).await.expect("committed");
         drop(journal);
-        let state = Journal::open(dir.path(), "d").expect("opened again").read(Clone::clone);
+        let state = Journal::open(dir.path(), "d")
+            .expect("opened again")
+            .read(Clone::clone);
         assert!(state.book.rollouts.is_empty() && state.book.forgotten.is_empty());
         assert!(state.open_run.is_none() && state.unsettled.is_empty() && state.owed.is_empty());
         assert!(state.published.is_empty() && state.unfinished.is_empty());
@@ -210,7 +260,10 @@ mod tests {
         assert!(error.contains("held by another coordinator"), "{error}");
         assert!(error.contains(&dir.path().display().to_string()), "{error}");
         drop(first);
-        let error = Journal::open(dir.path(), "other").err().expect("another deployment").to_string();
+        let error = Journal::open(dir.path(), "other")
+            .err()
+            .expect("another deployment")
+            .to_string();
         assert!(error.contains("\"d\""), "{error}");
     }
 }

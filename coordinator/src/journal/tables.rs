@@ -18,8 +18,9 @@ const UNFINISHED: Table = TableDefinition::new("unfinished");
 const OPENED: Table = TableDefinition::new("opened");
 const ENDED: Table = TableDefinition::new("ended");
 
-const ALL: [Table; 10] =
-    [META, REMOVED, ROLLOUTS, FORGOTTEN, UNSETTLED, OWED, PUBLISHED, UNFINISHED, OPENED, ENDED];
+const ALL: [Table; 10] = [
+    META, REMOVED, ROLLOUTS, FORGOTTEN, UNSETTLED, OWED, PUBLISHED, UNFINISHED, OPENED, ENDED,
+];
 
 const DEPLOYMENT: &str = "deployment";
 const EPOCH: &str = "epoch";
@@ -80,11 +81,17 @@ pub fn load(db: &Database) -> Result<State, TableError> {
         Ok(())
     })?;
     each(db, ROLLOUTS, |key, row| {
-        state.book.rollouts.insert(belay_core::ids::RolloutId::new(key)?, row);
+        state
+            .book
+            .rollouts
+            .insert(belay_core::ids::RolloutId::new(key)?, row);
         Ok(())
     })?;
     each(db, FORGOTTEN, |key, until| {
-        state.book.forgotten.insert(belay_core::ids::RolloutId::new(key)?, until);
+        state
+            .book
+            .forgotten
+            .insert(belay_core::ids::RolloutId::new(key)?, until);
         Ok(())
     })?;
     each(db, UNSETTLED, |key, unsettled| {
@@ -100,7 +107,9 @@ pub fn load(db: &Database) -> Result<State, TableError> {
         Ok(())
     })?;
     each(db, UNFINISHED, |key, unfinished| {
-        let number = key.parse().map_err(|_| TableError(format!("unfinished {key:?} is not a number")))?;
+        let number = key
+            .parse()
+            .map_err(|_| TableError(format!("unfinished {key:?} is not a number")))?;
         state.unfinished.insert(number, unfinished);
         Ok(())
     })?;
@@ -169,7 +178,9 @@ fn get<V: DeserializeOwned>(
 ) -> Result<Option<V>, TableError> {
     let table = write.open_table(table)?;
     let value = table.get(key)?;
-    Ok(value.map(|bytes| serde_json::from_slice(bytes.value())).transpose()?)
+    Ok(value
+        .map(|bytes| serde_json::from_slice(bytes.value()))
+        .transpose()?)
 }
 
 fn each<V: DeserializeOwned>(

@@ -1,0 +1,492 @@
+//! A run of restore: the driver that does what [`RestoreRun`] asks for, in a task of its own.
+
+mod keep;
+mod select;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use belay_core::{
+    coordinator::{
+        attempts::Why,
+        checkpoint_run::Failure,
+        plan::{Scope, superseded},
+        restore_run::{Done, Ending, RestoreRun, Step},
+    },
+    ids::{CheckpointId, ExecutionId, Instance},
+    parts::PlannedEpisode,
+    refusal::{Reason, Refusal},
+};
+use belay_proto::checkpoint as pb;
+use belay_store::CheckpointFile;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep},
+};
+use uuid::Uuid;
+
+use crate::{
+    checkpoint::Begun,
+    coordinator::{Coordinator, RunCommand, Turn},
+    error::CoordinatorError,
+    events::{Events, RestoreEvent, StageReport},
+    journal::{EndedRun, Entry, OpenRun},
+    keeper::{self, END_BOUND, STATUS_BOUND},
+    peer::{Peer, each},
+};
+
+pub use select::Which;
+
+/// What a restore is asked for with.
+#[derive(Clone, Debug)]
+pub struct RestoreOptions {
+    /// Which checkpoint.
+    pub which: Which,
+    /// Which rollouts of it.
+    pub scope: Scope,
+    /// One budget for the run until it is decided.
+    pub timeout: Duration,
+}
+
+impl Default for RestoreOptions {
+    fn default() -> Self {
+        Self {
+            which: Which::Newest,
+            scope: Scope::default(),
+            timeout: Duration::from_secs(600),
+        }
+    }
+}
+
+/// A mesh that has just been started may take so long to answer.
+const MEMBERS_BOUND: Duration = Duration::from_secs(10);
+
+/// Verifies, plans and begins; or refuses with the mesh untouched. The run goes on in a task of its own.
+pub async fn begin(
+    coordinator: &Arc<Coordinator>,
+    options: RestoreOptions,
+) -> Result<Begun<RestoreEvent>, CoordinatorError> {
+    let began = Instant::now();
+    let turn = coordinator
+        .turn("a restore", options.timeout.min(Duration::from_secs(10)), false)
+        .await?;
+    let file = select::select(coordinator, &options.which).await?;
+    let verified = began.elapsed();
+    wait_for_members(coordinator, &turn, options.timeout.min(MEMBERS_BOUND)).await?;
+    let (events, told) = Events::new();
+    let detail = format!("checkpoint {}, {} episodes", file.id, file.episodes.len());
+    events.tell(stage("verify", verified, detail));
+    let deadline = began + options.timeout;
+    let mut driver = plan(coordinator, &turn, file, &options.scope, events, began, deadline).await?;
+    let id = driver.id;
+    let coordinator = coordinator.clone();
+    tokio::spawn(async move {
+        let (run, first) = RestoreRun::begin(coordinator.mesh.instances());
+        driver.drive(run, first, &turn).await;
+        drop(turn);
+    });
+    Ok((id, told))
+}
+
+/// Completes a restore that a coordinator before has activated.
+pub fn complete(
+    coordinator: &Arc<Coordinator>,
+    id: CheckpointId,
+    source: CheckpointId,
+    plan: Vec<PlannedEpisode>,
+) {
+    // Nobody else runs yet: the turn is there.
+    let Some(turn) = coordinator.try_turn() else {
+        return;
+    };
+    let commands = coordinator.opened(&turn, id, "restore");
+    let coordinator = coordinator.clone();
+    tokio::spawn(async move {
+        let now = Instant::now();
+        let (run, first) = RestoreRun::resume(coordinator.mesh.instances());
+        let driver = Driver {
+            id,
+            source,
+            // Read again when somebody has to be staged again.
+            file: None,
+            plan,
+            events: Events::new().0,
+            commands,
+            began: now,
+            deadline: now,
+            activated: Some(now),
+            pins: BTreeMap::new(),
+            prefixes_lost: 0,
+            doubted: BTreeSet::new(),
+            removed: Vec::new(),
+            aborting: None,
+            coordinator,
+        };
+        let mut driver = driver;
+        driver.coordinator.mesh.refresh(1, STATUS_BOUND).await;
+        driver.drive(run, first, &turn).await;
+        drop(turn);
+    });
+}
+
+/// Waits until every member answers, and is where a restore may begin.
+async fn wait_for_members(
+    coordinator: &Coordinator,
+    turn: &Turn,
+    bound: Duration,
+) -> Result<(), CoordinatorError> {
+    let deadline = Instant::now() + bound;
+    loop {
+        keeper::tend(coordinator, turn).await?;
+        let views = coordinator.mesh.refresh(1, STATUS_BOUND).await;
+        match keeper::not_ready(&views, &[pb::Phase::Idle, pb::Phase::Joining]) {
+            None => return Ok(()),
+            Some(refusal) if Instant::now() >= deadline => return Err(refusal.into()),
+            Some(_) => sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// Makes the plan, and writes down the run and the attempts that it hands out.
+async fn plan(
+    coordinator: &Arc<Coordinator>,
+    turn: &Turn,
+    file: CheckpointFile,
+    scope: &Scope,
+    events: Events<RestoreEvent>,
+    began: Instant,
+    deadline: Instant,
+) -> Result<Driver, CoordinatorError> {
+    let planning = Instant::now();
+    let saved = select::saved(&file);
+    let plan = coordinator.journal.read(|state| {
+        belay_core::coordinator::plan::plan(
+            file.id,
+            &saved,
+            scope,
+            &state.book,
+            &|server, rollout| coordinator.mesh.place(server, rollout),
+            &mut || ExecutionId(Uuid::now_v7()),
+        )
+    })?;
+    let (id, source) = (coordinator.next_id(), file.id);
+    let handed_out = plan.episodes.clone();
+    coordinator
+        .journal
+        .decide(move |state| {
+            let rows = state
+                .book
+                .handed_out(handed_out.iter().map(|e| (&e.saved.rollout, e.attempt)));
+            let run = OpenRun::Restore {
+                id,
+                source,
+                activated: None,
+            };
+            rows.into_iter()
+                .map(|(r, row)| Entry::Rollout(r, row))
+                .chain([Entry::Run(run)])
+                .collect()
+        })
+        .await?;
+    let commands = coordinator.opened(turn, id, "restore");
+    let detail = format!("{} episodes, {} retired", plan.episodes.len(), plan.retired.len());
+    events.tell(RestoreEvent::Plan {
+        source,
+        episodes: plan.episodes.clone(),
+        retired: plan.retired,
+    });
+    events.tell(stage("plan", planning.elapsed(), detail));
+    Ok(Driver {
+        pins: coordinator
+            .mesh
+            .instances()
+            .into_iter()
+            .filter_map(|i| Some((i.clone(), coordinator.mesh.peer(&i)?)))
+            .collect(),
+        coordinator: coordinator.clone(),
+        id,
+        source,
+        file: Some(file),
+        plan: plan.episodes,
+        events,
+        commands,
+        began,
+        deadline,
+        activated: None,
+        prefixes_lost: 0,
+        doubted: BTreeSet::new(),
+        removed: Vec::new(),
+        aborting: None,
+    })
+}
+
+fn stage(stage: &'static str, took: Duration, detail: String) -> RestoreEvent {
+    RestoreEvent::Stage(StageReport {
+        stage,
+        kind: String::new(),
+        took,
+        detail,
+    })
+}
+
+struct Driver {
+    coordinator: Arc<Coordinator>,
+    id: CheckpointId,
+    source: CheckpointId,
+    file: Option<CheckpointFile>,
+    plan: Vec<PlannedEpisode>,
+    events: Events<RestoreEvent>,
+    commands: mpsc::UnboundedReceiver<RunCommand>,
+    began: Instant,
+    deadline: Instant,
+    activated: Option<Instant>,
+    /// The processes that are, or are to be, staged.
+    pins: BTreeMap<Instance, Peer>,
+    prefixes_lost: u64,
+    /// Told as in doubt.
+    doubted: BTreeSet<Instance>,
+    /// Taken out of the mesh meanwhile: its share is planned anew.
+    removed: Vec<Instance>,
+    aborting: Option<oneshot::Sender<Result<(), Refusal>>>,
+}
+
+impl Driver {
+    /// To the end; what an instance that was removed meanwhile was to hold is restored once more, on the others.
+    async fn drive(&mut self, mut run: RestoreRun, mut step: Step, turn: &Turn) {
+        loop {
+            let ending = self.run_to_end(&mut run, step).await;
+            let again = matches!(ending, Ending::Restored) && !self.removed.is_empty();
+            match again.then_some(()) {
+                None => return self.finish(ending).await,
+                Some(()) => match self.plan_anew(turn).await {
+                    Ok(()) => (run, step) = RestoreRun::begin(self.coordinator.mesh.instances()),
+                    Err(error) => {
+                        let failure = Failure {
+                            stage: "plan",
+                            instance: None,
+                            refusal: error.into(),
+                        };
+                        return self.finish(Ending::Abandoned(failure)).await;
+                    }
+                },
+            }
+        }
+    }
+
+    async fn run_to_end(&mut self, run: &mut RestoreRun, first: Step) -> Ending {
+        let mut step = first;
+        loop {
+            self.obey(run);
+            let (name, began) = (run.stage(), Instant::now());
+            self.coordinator.in_stage(name);
+            let done = match step {
+                Step::End(ending) => return ending,
+                step => self.perform(run, step).await,
+            };
+            if name != run.stage() || matches!(done, Done::Ok) {
+                self.events.tell(stage(name, began.elapsed(), String::new()));
+            }
+            step = run.after(done);
+        }
+    }
+
+    async fn perform(&mut self, run: &mut RestoreRun, step: Step) -> Done {
+        match step {
+            Step::Stage { on } => self.stage_on(&on, self.left()).await,
+            Step::Activate => self.activate().await,
+            Step::Keep { on } => self.keep(&on).await,
+            Step::Restage { on } => self.restage(&on).await,
+            Step::Pause { on } => {
+                self.pause(run, &on).await;
+                Done::Ok
+            }
+            Step::Record => self.record().await,
+            Step::Abandon { on } => {
+                self.abandon(&on).await;
+                Done::Ok
+            }
+            Step::Undo { abandon, retire } => {
+                self.abandon(&abandon).await;
+                self.undo(&retire).await
+            }
+            Step::End(_) => Done::Ok,
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_millis(100))
+    }
+
+    /// The decision: from here on the run is completed, whatever happens. Whatever is below the planned attempts is refused.
+    async fn activate(&mut self) -> Done {
+        let (id, source, plan) = (self.id, self.source, self.plan.clone());
+        let committed = self
+            .coordinator
+            .journal
+            .decide(move |state| {
+                let raised = state.book.raised(&superseded(&plan), Why::Superseded);
+                let mut entries = Vec::new();
+                if !raised.is_empty() {
+                    entries.push(Entry::MarksVersion(state.book.version + 1));
+                }
+                entries.extend(
+                    raised
+                        .into_iter()
+                        .map(|(rollout, row)| Entry::Rollout(rollout, row)),
+                );
+                entries.push(Entry::Run(OpenRun::Restore {
+                    id,
+                    source,
+                    activated: Some(plan),
+                }));
+                entries
+            })
+            .await;
+        self.activated = Some(Instant::now());
+        as_done(committed)
+    }
+
+    /// Complete: everybody that was kept is open.
+    async fn record(&mut self) -> Done {
+        let (id, source, episodes) = (self.id, self.source, self.plan.len());
+        let mut entries: Vec<Entry> = self
+            .pins
+            .values()
+            .map(|p| Entry::Opened(p.instance.clone(), p.incarnation))
+            .collect();
+        let message = format!("checkpoint {source} is restored, {episodes} episodes");
+        entries.push(Entry::RunOver(Some((
+            id,
+            EndedRun {
+                complete: true,
+                message,
+            },
+        ))));
+        let committed = self.coordinator.journal.commit(entries).await;
+        if let Err(error) = &committed {
+            tracing::error!(%id, %error, "a complete restore is not in the journal: it is completed once more at the next start");
+        }
+        as_done(committed)
+    }
+
+    async fn abandon(&mut self, on: &[Instance]) {
+        let request = pb::ResumeRequest {
+            fence: None,
+            checkpoint_id: self.id.to_string(),
+            decision: pb::Decision::Abandon.into(),
+        };
+        let peers: Vec<Peer> = on.iter().filter_map(|i| self.pins.get(i).cloned()).collect();
+        for (peer, reply) in each(&peers, |peer| {
+            let request = request.clone();
+            async move { peer.resume(request, END_BOUND).await }
+        })
+        .await
+        {
+            if let Err(refusal) = reply {
+                tracing::warn!(instance = %peer.instance, id = %self.id, %refusal, "not abandoned yet");
+            }
+        }
+    }
+
+    /// The rollouts that had a part on a removed instance are restored once more, as attempts above those.
+    async fn plan_anew(&mut self, turn: &Turn) -> Result<(), CoordinatorError> {
+        let gone = std::mem::take(&mut self.removed);
+        let only = self
+            .plan
+            .iter()
+            .filter(|e| e.placement.iter().any(|p| gone.contains(p)))
+            .map(|e| e.saved.rollout.clone())
+            .collect::<BTreeSet<_>>();
+        let scope = Scope {
+            only,
+            ..Scope::default()
+        };
+        if scope.only.is_empty() {
+            self.plan.clear();
+        }
+        let file = self.file().await?;
+        self.coordinator.closed();
+        let events = std::mem::replace(&mut self.events, Events::new().0);
+        let deadline = Instant::now() + Duration::from_secs(600);
+        let anew = plan(
+            &self.coordinator,
+            turn,
+            file,
+            &scope,
+            events,
+            self.began,
+            deadline,
+        )
+        .await?;
+        *self = anew;
+        Ok(())
+    }
+
+    /// What is read, read again after a restart of the coordinator.
+    async fn file(&mut self) -> Result<CheckpointFile, CoordinatorError> {
+        if let Some(file) = &self.file {
+            return Ok(file.clone());
+        }
+        let file = select::select(&self.coordinator, &Which::Id(self.source)).await?;
+        Ok(self.file.insert(file).clone())
+    }
+
+    async fn finish(&mut self, ending: Ending) {
+        let event = match ending {
+            Ending::Restored => {
+                tracing::info!(id = %self.id, source = %self.source, episodes = self.plan.len(), "restored");
+                RestoreEvent::Restored {
+                    source: self.source,
+                    episodes: self.plan.len() as u64,
+                    total: self.began.elapsed(),
+                    prefixes_lost: self.prefixes_lost,
+                }
+            }
+            Ending::Abandoned(failure) => {
+                tracing::warn!(id = %self.id, stage = failure.stage, refusal = %failure.refusal, "abandoned");
+                let message = format!("abandoned in {}: {}", failure.stage, failure.refusal.message);
+                let ended = EndedRun {
+                    complete: false,
+                    message,
+                };
+                let over = vec![Entry::RunOver(Some((self.id, ended)))];
+                if let Err(error) = self.coordinator.journal.commit(over).await {
+                    tracing::error!(id = %self.id, %error, "an abandoned restore is not in the journal");
+                }
+                RestoreEvent::Abandoned(failure)
+            }
+        };
+        self.coordinator.closed();
+        if let Some(reply) = self.aborting.take() {
+            // Whoever asked may have gone.
+            let _ = reply.send(match &event {
+                RestoreEvent::Abandoned(_) => Ok(()),
+                _ => Err(too_late(self.id)),
+            });
+        }
+        self.events.tell(event);
+    }
+}
+
+fn too_late(id: CheckpointId) -> Refusal {
+    Refusal::new(
+        Reason::InvalidPhase,
+        format!("restore {id} cannot be aborted any more: an environment or agent has opened, and what was restored may run"),
+    )
+    .with("checkpoint_id", id)
+}
+
+fn as_done(result: Result<(), CoordinatorError>) -> Done {
+    match result {
+        Ok(()) => Done::Ok,
+        Err(error) => Done::Failed {
+            instance: None,
+            refusal: error.into(),
+        },
+    }
+}

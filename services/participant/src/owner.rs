@@ -11,9 +11,9 @@ use bytes::Bytes;
 
 /// The owner of a server's state: its episodes, sessions or ledgers.
 ///
-/// None of these functions but `closing` and `retire` may wait. All are called without any lock of the participant's but the one that
-/// orders control calls and admissions; an owner must never call the [`Gate`](crate::Gate) while it holds a lock of its own
-/// that one of these functions takes.
+/// None of these functions but those that return a future may wait. They are called one at a time, under the lock that orders
+/// control calls, and never under the gate's: an owner may ask its [`Gate`](crate::Gate) and drop permits in any of them, and
+/// also while it holds locks of its own. `capture` runs while nothing is admitted and no counted permit is out.
 pub trait StateOwner: Send + Sync + 'static {
     /// A record that was read and checked, and is not live yet.
     type Staged: Send + 'static;
@@ -23,7 +23,14 @@ pub trait StateOwner: Send + Sync + 'static {
         CheckpointMode::Exported
     }
 
-    /// In-flight episodes that cannot be captured, as this server knows by itself. Asked at Prepare.
+    /// Sessions share state with others, so that none of them can be left out of a cut while it is in a step: a soft limit does
+    /// not apply here, and the checkpoint waits. Asked once.
+    fn shares_state(&self) -> bool {
+        false
+    }
+
+    /// In-flight episodes that cannot be captured, as this server knows by itself. Asked when a Prepare has closed admission
+    /// and again when nothing is left to wait for, and by Status.
     fn restarts(&self) -> Vec<Restart> {
         Vec::new()
     }
@@ -60,10 +67,7 @@ pub trait StateOwner: Send + Sync + 'static {
 
     /// All records of a restore are staged: a last look at what lives elsewhere (a policy model asks its worker for each
     /// coordinate). Replies how many cut prefixes are lost.
-    fn staged(
-        &self,
-        _staged: &mut [(PlannedEpisode, Self::Staged)],
-    ) -> impl Future<Output = u64> + Send {
+    fn staged(&self, _staged: &mut [(PlannedEpisode, Self::Staged)]) -> impl Future<Output = u64> + Send {
         std::future::ready(0)
     }
 

@@ -1,0 +1,70 @@
+//! What the configuration of every server has in common.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use belay_core::ids::Instance;
+
+use crate::{
+    gate::{Gate, GateOptions},
+    participant::ParticipantOptions,
+};
+
+/// A record over this many bytes makes its episode a restart (protocol 3.2 rule 3).
+pub const DEFAULT_RECORD_LIMIT: u64 = 256 << 20;
+/// At most this many calls wait at a door (protocol 3.2 rule 11).
+pub const DEFAULT_DOOR: usize = 100_000;
+/// How long a peer is called before it counts as unreachable.
+pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The part of a server's configuration that has nothing to do with what it serves.
+#[derive(Clone, Debug)]
+pub struct ServerCommon {
+    /// Who this is.
+    pub instance: Instance,
+    /// The checkpoint root.
+    pub root: PathBuf,
+    /// The deployment below the root.
+    pub deployment: String,
+    /// A record over this many bytes makes its episode a restart.
+    pub record_limit: u64,
+    /// At most this many calls wait at the door.
+    pub door: usize,
+    /// No coordinator: serve from the start.
+    pub standalone: bool,
+    /// How long a peer is called before it counts as unreachable.
+    pub patience: Duration,
+}
+
+impl ServerCommon {
+    /// With the protocol's defaults, joined by a coordinator.
+    pub fn new(instance: Instance, root: impl Into<PathBuf>, deployment: impl Into<String>) -> Self {
+        Self {
+            instance,
+            root: root.into(),
+            deployment: deployment.into(),
+            record_limit: DEFAULT_RECORD_LIMIT,
+            door: DEFAULT_DOOR,
+            standalone: false,
+            patience: DEFAULT_PATIENCE,
+        }
+    }
+
+    /// The server's gate.
+    pub fn gate(&self) -> Gate {
+        Gate::new(GateOptions {
+            instance: self.instance.clone(),
+            door: self.door,
+            standalone: self.standalone,
+        })
+    }
+
+    /// The options of the server's participant; `on_serving` is told once the server serves.
+    pub fn participant(&self, on_serving: impl Fn(bool) + Send + Sync + 'static) -> ParticipantOptions {
+        ParticipantOptions {
+            record_limit: self.record_limit,
+            standalone: self.standalone,
+            on_serving: Arc::new(on_serving),
+            ..ParticipantOptions::new(&self.root, &self.deployment)
+        }
+    }
+}

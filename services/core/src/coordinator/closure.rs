@@ -21,8 +21,11 @@ pub struct WholeEpisode {
     pub at: Instance,
     /// How far its agent has come: the agent's own word while it holds the session, else the root's.
     pub cursor: Cursor,
-    /// Every instance that holds a part of it, the root's first.
+    /// Every instance that holds a part of it, the root's first; also the policy model that its first model call will go to, so
+    /// that a plan places the episode there.
     pub parts: Vec<Instance>,
+    /// How many of these hold nothing yet.
+    pub not_begun: u64,
 }
 
 /// What the check came to.
@@ -69,7 +72,11 @@ pub fn close(captures: &[(Instance, Vec<PartSummary>)], restarts: &[Restart]) ->
             Err(restart) => closure.restarts.push(restart),
         }
     }
-    let named: u64 = closure.whole.iter().map(|w| w.parts.len() as u64).sum();
+    let named: u64 = closure
+        .whole
+        .iter()
+        .map(|w| w.parts.len() as u64 - w.not_begun)
+        .sum();
     closure.left_out = parts.len() as u64 - named;
     closure
 }
@@ -96,7 +103,7 @@ fn whole(
     }
     needs.remove(at);
 
-    let mut held = vec![at.clone()];
+    let (mut held, mut not_begun) = (vec![at.clone()], 0);
     for (instance, need) in needs {
         let lacks = |reason: String| Restart {
             episode: episode.clone(),
@@ -108,7 +115,13 @@ fn whole(
                 fits(root, &cursor, instance, part).map_err(lacks)?;
                 held.push(instance.clone());
             }
-            None if need == Need::IfBegun && !begun(instance.kind, &cursor) => {}
+            None if need == Need::IfBegun && !begun(instance.kind, &cursor) => {
+                // A policy model begins a ledger at the first call, and takes the episode without a record.
+                if instance.kind == Kind::PolicyModel {
+                    held.push(instance.clone());
+                    not_begun += 1;
+                }
+            }
             None => return Err(lacks(missing(instance.kind))),
         }
     }
@@ -117,6 +130,7 @@ fn whole(
         at: at.clone(),
         cursor,
         parts: held,
+        not_begun,
     })
 }
 
@@ -295,7 +309,12 @@ mod tests {
         assert_eq!(restart_at(&captures).instance, instance(POLICY));
         captures[1].1[0].cursor = Cursor::default();
         let closure = close(&captures, &[]);
-        assert_eq!(closure.whole[0].parts.len(), 3);
+        assert_eq!(
+            closure.whole[0].parts.len(),
+            4,
+            "it is placed where its first call will go"
+        );
+        assert_eq!((closure.whole[0].not_begun, closure.left_out), (1, 0));
     }
 
     #[test]
@@ -366,7 +385,7 @@ mod tests {
             for whole in &closure.whole {
                 kept += 1;
                 for (instance, parts) in &captures {
-                    let held = whole.parts.contains(instance);
+                    let held = whole.parts.contains(instance) && !parts.is_empty();
                     assert!(!held || parts[0].execution == whole.root.execution);
                     assert!(
                         !held

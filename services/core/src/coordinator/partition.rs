@@ -180,6 +180,7 @@ mod tests {
             at: instance(ENV),
             cursor: Cursor::default(),
             parts: vec![instance(ENV)],
+            not_begun: 0,
         }
     }
 

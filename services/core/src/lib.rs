@@ -12,6 +12,7 @@
 //! | [`ledger`] | the capture ledger: rows in a chain |
 //! | [`participant`] | the state owner's side of a checkpoint: phases, admission, lease, marks |
 //! | [`parts`] | modes, cursors, what a capture holds, where an episode stands |
+//! | [`placement`] | where a rollout's parts live |
 //! | [`refusal`] | the reasons a call is refused for (protocol 3.3) |
 //! | [`sessions`] | the sessions of a resources server: seeds, calls, kept replies |
 
@@ -21,5 +22,6 @@ pub mod ids;
 pub mod ledger;
 pub mod participant;
 pub mod parts;
+pub mod placement;
 pub mod refusal;
 pub mod sessions;

@@ -3,53 +3,173 @@
 use std::time::Duration;
 
 use belay_core::{
-    ids::{Episode, ExecutionId, Instance, Operation},
-    parts::{CheckpointMode, Cursor, VerifyMode},
-    refusal::Refusal,
+    ids::{Digest, Episode, ExecutionId, Instance, Kind, Operation, RolloutId},
+    parts::{CheckpointMode, Cursor, Mark, VerifyMode},
+    refusal::{Reason, Refusal},
 };
-use belay_proto::episode as pb;
+use belay_proto::{checkpoint as ck, episode as pb};
+
+use crate::members::Member;
+
+/// INVALID_REQUEST that names a field.
+pub fn invalid(field: &'static str, what: impl std::fmt::Display) -> Refusal {
+    Refusal::new(Reason::InvalidRequest, format!("{field} {what}")).with("field", field)
+}
+
+fn required<T>(field: &'static str, value: Option<T>) -> Result<T, Refusal> {
+    value.ok_or_else(|| invalid(field, "is missing"))
+}
 
 /// INVALID_ID or INVALID_REQUEST when it is missing or breaks a rule.
-pub fn episode(_wire: Option<pb::Episode>) -> Result<Episode, Refusal> {
-    todo!()
+pub fn episode(wire: Option<pb::Episode>) -> Result<Episode, Refusal> {
+    let wire = required("episode", wire)?;
+    Ok(Episode::new(RolloutId::new(&wire.rollout_id)?, wire.attempt))
 }
 
 /// The episode and its life.
-pub fn episode_ref(_wire: Option<pb::EpisodeRef>) -> Result<(Episode, ExecutionId), Refusal> {
-    todo!()
+pub fn episode_ref(wire: Option<pb::EpisodeRef>) -> Result<(Episode, ExecutionId), Refusal> {
+    let wire = required("ref", wire)?;
+    Ok((episode(wire.episode)?, wire.execution.parse()?))
 }
 
 /// An operation that must be there.
-pub fn operation(_wire: Option<pb::Operation>) -> Result<Operation, Refusal> {
-    todo!()
+pub fn operation(wire: Option<pb::Operation>) -> Result<Operation, Refusal> {
+    let wire = required("operation", wire)?;
+    Ok(Operation {
+        turn: wire.turn,
+        index: wire.index,
+    })
+}
+
+/// A kind that must be set.
+pub fn kind(wire: i32) -> Result<Kind, Refusal> {
+    match pb::Kind::try_from(wire) {
+        Ok(pb::Kind::Environment) => Ok(Kind::Environment),
+        Ok(pb::Kind::PolicyModel) => Ok(Kind::PolicyModel),
+        Ok(pb::Kind::Agent) => Ok(Kind::Agent),
+        Ok(pb::Kind::Resources) => Ok(Kind::Resources),
+        Ok(pb::Kind::Unspecified) | Err(_) => Err(invalid(
+            "kind",
+            format_args!("{wire} is none of 1 (environment) to 4 (resources)"),
+        )),
+    }
 }
 
 /// An instance that must be there.
-pub fn instance(_wire: Option<pb::Instance>) -> Result<Instance, Refusal> {
-    todo!()
+pub fn instance(wire: Option<pb::Instance>) -> Result<Instance, Refusal> {
+    let wire = required("instance", wire)?;
+    Instance::new(kind(wire.kind)?, &wire.name, wire.replica)
+}
+
+/// A digest that must be there: 32 bytes.
+pub fn digest(field: &'static str, wire: &[u8]) -> Result<Digest, Refusal> {
+    wire.try_into().map_err(|_| {
+        invalid(
+            field,
+            format_args!("has {} bytes; a BLAKE3 digest has 32", wire.len()),
+        )
+    })
+}
+
+/// A digest, or nothing where it is empty.
+pub fn optional_digest(field: &'static str, wire: &[u8]) -> Result<Option<Digest>, Refusal> {
+    if wire.is_empty() {
+        Ok(None)
+    } else {
+        digest(field, wire).map(Some)
+    }
 }
 
 /// A cursor; unset reads as the default.
-pub fn cursor(_wire: Option<pb::Cursor>) -> Result<Cursor, Refusal> {
-    todo!()
+pub fn cursor(wire: Option<pb::Cursor>) -> Result<Cursor, Refusal> {
+    let Some(wire) = wire else {
+        return Ok(Cursor::default());
+    };
+    Ok(Cursor {
+        operation: wire.operation.map(|o| Operation {
+            turn: o.turn,
+            index: o.index,
+        }),
+        chain: optional_digest("cursor.chain_hash", &wire.chain_hash)?,
+        revision: wire.revision,
+    })
 }
 
 /// A mode that must be set.
-pub fn checkpoint_mode(_wire: i32) -> Result<CheckpointMode, Refusal> {
-    todo!()
+pub fn checkpoint_mode(wire: i32) -> Result<CheckpointMode, Refusal> {
+    match pb::CheckpointMode::try_from(wire) {
+        Ok(pb::CheckpointMode::Exported) => Ok(CheckpointMode::Exported),
+        Ok(pb::CheckpointMode::Stateless) => Ok(CheckpointMode::Stateless),
+        Ok(pb::CheckpointMode::RestartOnly) => Ok(CheckpointMode::RestartOnly),
+        Ok(pb::CheckpointMode::Unspecified) | Err(_) => Err(invalid(
+            "mode",
+            format_args!("{wire} is none of 1 (exported), 2 (stateless), 3 (restart_only)"),
+        )),
+    }
 }
 
 /// A mode that must be set.
-pub fn verify_mode(_wire: i32) -> Result<VerifyMode, Refusal> {
-    todo!()
+pub fn verify_mode(wire: i32) -> Result<VerifyMode, Refusal> {
+    match pb::VerifyMode::try_from(wire) {
+        Ok(pb::VerifyMode::Replay) => Ok(VerifyMode::Replay),
+        Ok(pb::VerifyMode::Wait) => Ok(VerifyMode::Wait),
+        Ok(pb::VerifyMode::Unspecified) | Err(_) => Err(invalid(
+            "verify",
+            format_args!("{wire} is neither 1 (replay) nor 2 (wait)"),
+        )),
+    }
 }
 
 /// Not negative, no overflow: INVALID_REQUEST names the field.
 pub fn duration(
-    _field: &'static str,
-    _wire: Option<prost_types::Duration>,
+    field: &'static str,
+    wire: Option<prost_types::Duration>,
 ) -> Result<Option<Duration>, Refusal> {
-    todo!()
+    let read = |wire: prost_types::Duration| {
+        Duration::try_from(wire)
+            .map_err(|_| invalid(field, format_args!("{wire:?} is negative or out of range")))
+    };
+    wire.map(read).transpose()
+}
+
+/// The timeout of a call that can wait: in (0, 1 h] (protocol 3.2).
+pub fn timeout(field: &'static str, wire: Option<prost_types::Duration>) -> Result<Duration, Refusal> {
+    bounded(
+        field,
+        required(field, duration(field, wire)?)?,
+        Duration::from_secs(3_600),
+        "1 h",
+    )
+}
+
+/// The lease: in (0, 10 min], 60 s where it is unset (protocol 3.2 rule 7).
+pub fn grace(wire: Option<prost_types::Duration>) -> Result<Duration, Refusal> {
+    let grace = duration("grace", wire)?.unwrap_or(Duration::from_secs(60));
+    bounded("grace", grace, Duration::from_secs(600), "10 min")
+}
+
+fn bounded(field: &'static str, value: Duration, most: Duration, word: &str) -> Result<Duration, Refusal> {
+    if value.is_zero() || value > most {
+        return Err(invalid(field, format_args!("{value:?} is not in (0, {word}]")));
+    }
+    Ok(value)
+}
+
+/// A mark.
+pub fn mark(wire: ck::Mark) -> Result<Mark, Refusal> {
+    Ok(Mark {
+        rollout: RolloutId::new(&wire.rollout_id)?,
+        attempt: wire.attempt,
+    })
+}
+
+/// A member of the mesh.
+pub fn member(wire: ck::Member) -> Result<Member, Refusal> {
+    Ok(Member {
+        instance: instance(wire.instance)?,
+        data: wire.data_address,
+        control: wire.control_address,
+    })
 }
 
 /// A core value as its message.
@@ -90,30 +210,171 @@ impl ToWire for Operation {
     }
 }
 
+impl ToWire for Kind {
+    type Wire = i32;
+    fn to_wire(&self) -> i32 {
+        match self {
+            Kind::Environment => pb::Kind::Environment,
+            Kind::PolicyModel => pb::Kind::PolicyModel,
+            Kind::Agent => pb::Kind::Agent,
+            Kind::Resources => pb::Kind::Resources,
+        }
+        .into()
+    }
+}
+
 impl ToWire for Instance {
     type Wire = pb::Instance;
     fn to_wire(&self) -> pb::Instance {
-        todo!()
+        pb::Instance {
+            kind: self.kind.to_wire(),
+            name: self.name.to_string(),
+            replica: self.replica,
+        }
     }
 }
 
 impl ToWire for Cursor {
     type Wire = pb::Cursor;
     fn to_wire(&self) -> pb::Cursor {
-        todo!()
+        pb::Cursor {
+            operation: self.operation.map(|o| o.to_wire()),
+            chain_hash: self.chain.map(|chain| chain.to_vec()).unwrap_or_default().into(),
+            revision: self.revision,
+        }
     }
 }
 
 impl ToWire for CheckpointMode {
     type Wire = i32;
     fn to_wire(&self) -> i32 {
-        todo!()
+        match self {
+            CheckpointMode::Exported => pb::CheckpointMode::Exported,
+            CheckpointMode::Stateless => pb::CheckpointMode::Stateless,
+            CheckpointMode::RestartOnly => pb::CheckpointMode::RestartOnly,
+        }
+        .into()
     }
 }
 
 impl ToWire for VerifyMode {
     type Wire = i32;
     fn to_wire(&self) -> i32 {
-        todo!()
+        match self {
+            VerifyMode::Replay => pb::VerifyMode::Replay,
+            VerifyMode::Wait => pb::VerifyMode::Wait,
+        }
+        .into()
+    }
+}
+
+impl ToWire for Duration {
+    type Wire = prost_types::Duration;
+    fn to_wire(&self) -> prost_types::Duration {
+        // What does not fit is the longest that does: nobody waits for that.
+        (*self).try_into().unwrap_or(prost_types::Duration {
+            seconds: i64::MAX,
+            nanos: 0,
+        })
+    }
+}
+
+impl ToWire for Mark {
+    type Wire = ck::Mark;
+    fn to_wire(&self) -> ck::Mark {
+        ck::Mark {
+            rollout_id: self.rollout.as_str().into(),
+            attempt: self.attempt,
+        }
+    }
+}
+
+impl ToWire for Member {
+    type Wire = ck::Member;
+    fn to_wire(&self) -> ck::Member {
+        ck::Member {
+            instance: Some(self.instance.to_wire()),
+            data_address: self.data.clone(),
+            control_address: self.control.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_breaks_a_rule_is_refused_by_name() {
+        let field = |refusal: Refusal| (refusal.reason, refusal.get("field").map(str::to_owned));
+        let invalid = |name: &str| (Reason::InvalidRequest, Some(name.to_owned()));
+        assert_eq!(field(episode(None).unwrap_err()), invalid("episode"));
+        let bad = pb::Episode {
+            rollout_id: "a/b".into(),
+            attempt: 0,
+        };
+        assert_eq!(
+            field(episode(Some(bad)).unwrap_err()),
+            (Reason::InvalidId, Some("rollout_id".into()))
+        );
+        let bad = pb::EpisodeRef {
+            episode: Some(pb::Episode {
+                rollout_id: "a".into(),
+                attempt: 0,
+            }),
+            execution: "7".into(),
+        };
+        assert_eq!(
+            field(episode_ref(Some(bad)).unwrap_err()),
+            (Reason::InvalidId, Some("execution".into()))
+        );
+        assert_eq!(field(operation(None).unwrap_err()), invalid("operation"));
+        let bad = pb::Instance {
+            kind: 9,
+            name: "a".into(),
+            replica: 0,
+        };
+        assert_eq!(field(instance(Some(bad)).unwrap_err()), invalid("kind"));
+        assert_eq!(field(digest("d", &[0; 31]).unwrap_err()), invalid("d"));
+        for bad in [None, Some((0, 0)), Some((-1, 0)), Some((3_600, 1))] {
+            let wire = bad.map(|(seconds, nanos)| prost_types::Duration { seconds, nanos });
+            assert_eq!(
+                field(timeout("timeout", wire).unwrap_err()),
+                invalid("timeout"),
+                "{bad:?}"
+            );
+        }
+        assert_eq!(grace(None).unwrap(), Duration::from_secs(60));
+        let long = prost_types::Duration {
+            seconds: 601,
+            nanos: 0,
+        };
+        assert_eq!(field(grace(Some(long)).unwrap_err()), invalid("grace"));
+    }
+
+    #[test]
+    fn values_come_back_as_they_went() {
+        let place: Instance = "policy-model/default/3".parse().unwrap();
+        assert_eq!(instance(Some(place.to_wire())).unwrap(), place);
+        let episode_ = Episode::new(RolloutId::new("a").unwrap(), 7);
+        assert_eq!(episode(Some(episode_.to_wire())).unwrap(), episode_);
+        let at = Cursor {
+            operation: Some(Operation::model_call(2)),
+            chain: Some([7; 32]),
+            revision: 9,
+        };
+        assert_eq!(cursor(Some(at.to_wire())).unwrap(), at);
+        assert_eq!(cursor(None).unwrap(), Cursor::default());
+        for mode in [
+            CheckpointMode::Exported,
+            CheckpointMode::Stateless,
+            CheckpointMode::RestartOnly,
+        ] {
+            assert_eq!(checkpoint_mode(mode.to_wire()).unwrap(), mode);
+        }
+        for mode in [VerifyMode::Replay, VerifyMode::Wait] {
+            assert_eq!(verify_mode(mode.to_wire()).unwrap(), mode);
+        }
+        assert!(checkpoint_mode(0).is_err() && verify_mode(0).is_err());
     }
 }

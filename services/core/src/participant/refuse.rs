@@ -68,7 +68,8 @@ impl Machine {
 
     /// The refusal of a call that needs `id` to be open, when it is not.
     pub(super) fn not_open(&self, call: &str, id: CheckpointId) -> Refusal {
-        if matches!(self.endings.seen(id), Seen::Never) && self.open_id().is_some() {
+        let another = self.open_id().is_some() || self.capture.is_some();
+        if another && matches!(self.endings.seen(id), Seen::Never) {
             self.conflict_other(call, id)
         } else {
             self.stale(call, id)

@@ -32,12 +32,8 @@ impl Machine {
             _ if !matches!(self.endings.seen(id), Seen::Never) => {
                 return Err(self.stale("Restore", id));
             }
-            Some(_) if self.phase().is_closed() => {
-                return Err(self.invalid_phase(
-                    "Restore",
-                    id,
-                    "it is legal in JOINING and IDLE; end the open checkpoint first",
-                ));
+            Some(_) if self.open_id() == Some(id) => {
+                return Err(self.invalid_phase("Restore", id, "this id is a checkpoint's; Resume it"));
             }
             Some(_) => return Err(self.conflict_other("Restore", id)),
             None if self.capture.is_some() => return Err(self.conflict_other("Restore", id)),

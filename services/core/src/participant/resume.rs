@@ -36,7 +36,8 @@ impl Machine {
         if self.open_id() != Some(id) {
             return match self.endings.seen(id) {
                 Seen::Ended(ended) if ended.how == Ending::Kept => Ok(ResumeTurn::Done(ended.resumed)),
-                _ => Err(self.not_open("Resume KEEP", id)),
+                // Never OK, and stale also where another run is open: what was not captured here cannot be kept.
+                _ => Err(self.stale("Resume KEEP", id)),
             };
         }
         match &self.open {
@@ -64,7 +65,7 @@ impl Machine {
             Some(Open::Restore(staging)) if staging.call.id == id && staging.staged.is_some() => {
                 Ok(self.end_open(now, Ending::Kept, activated))
             }
-            _ => Err(self.not_open("Resume KEEP", id)),
+            _ => Err(self.stale("Resume KEEP", id)),
         }
     }
 

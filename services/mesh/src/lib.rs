@@ -8,6 +8,7 @@
 //! | [`members`], [`peers`] | who is in the mesh and where; typed clients; trying a call again |
 //! | [`status`], [`wire`] | refusals and values on the wire and back |
 //! | [`telemetry`], [`metrics`] | logs, spans with their context, counters |
+//! | [`tls`] | certificates for both |
 //! | [`limits`], [`shutdown`] | the process's limits and its end |
 
 pub mod channel;
@@ -20,4 +21,5 @@ pub mod server;
 pub mod shutdown;
 pub mod status;
 pub mod telemetry;
+pub mod tls;
 pub mod wire;

@@ -1,0 +1,96 @@
+//! The server: its parts put together.
+
+use std::{convert::Infallible, sync::Arc};
+
+use belay_mesh::{
+    channel::Channels,
+    members::Members,
+    server::{HealthHandle, Listeners, MAX_MESSAGE, MeshServer, ServeError},
+    shutdown::Shutdown,
+};
+use belay_participant::{Gate, Participant, ServerCommon};
+use belay_proto::episode::policy_model_server::PolicyModelServer;
+use tokio::sync::watch;
+
+use crate::{
+    config::{EngineConfig, PolicyModelConfig},
+    engine::{Engine, OpenAi, StagingWorker},
+    error::PolicyError,
+    grpc::DataService,
+    model::PolicyModel,
+};
+
+/// Why the server could not start or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyModelError {
+    /// Its ports.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// Its engine's client. An engine that is not there yet is no reason not to start.
+    #[error(transparent)]
+    Engine(#[from] PolicyError),
+}
+
+/// Serves one replica until `shutdown`.
+pub async fn serve(
+    config: PolicyModelConfig,
+    listeners: Listeners,
+    shutdown: Shutdown,
+) -> Result<(), PolicyModelError> {
+    let gate = config.common.gate();
+    let (patience, limit) = (config.engine_patience, config.generation_limit);
+    match config.engine {
+        EngineConfig::StagingWorker { address, model } => {
+            let client = format!("{}@{}", gate.instance(), gate.incarnation());
+            let engine = StagingWorker::new(&Channels::default(), &address, client, patience, limit);
+            run(&config.common, gate, engine, model, listeners, shutdown).await
+        }
+        EngineConfig::OpenAi(openai) => {
+            let model = openai.model.clone();
+            let engine = OpenAi::new(openai, patience, limit)?;
+            run(&config.common, gate, engine, model, listeners, shutdown).await
+        }
+    }
+}
+
+async fn run<E: Engine>(
+    common: &ServerCommon,
+    gate: Gate,
+    engine: E,
+    model: Option<String>,
+    listeners: Listeners,
+    shutdown: Shutdown,
+) -> Result<(), PolicyModelError> {
+    let server = MeshServer::new(gate.instance());
+    let health = server.health();
+    let (tell, serving) = watch::channel(false);
+    let options = common.participant(move |serving| {
+        tell.send_replace(serving);
+    });
+    let owner = Arc::new(PolicyModel::new(gate.clone(), engine, model));
+    let participant = Participant::new(options, gate, owner.clone(), Members::default());
+    let data = PolicyModelServer::new(DataService::new(owner))
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE);
+    let running = server
+        .data(data)
+        .control(participant.into_service())
+        .run(listeners, shutdown);
+    tokio::select! {
+        // First, because it begins with NOT_SERVING.
+        biased;
+        ended = running => Ok(ended?),
+        never = tell_health(serving, health) => match never {},
+    }
+}
+
+async fn tell_health(mut serving: watch::Receiver<bool>, health: HealthHandle) -> Infallible {
+    while serving.wait_for(|serving| *serving).await.is_ok() {
+        health.serving(true).await;
+        if serving.wait_for(|serving| !*serving).await.is_err() {
+            break;
+        }
+        health.serving(false).await;
+    }
+    std::future::pending().await
+}

@@ -6,8 +6,10 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | [`agent`] | an agent's sessions and their loop |
 //! | [`calls`] | a policy model's calls: kept replies, cuts, what a capture takes |
 //! | [`coordinator`] | a checkpoint's and a restore's decisions (protocol 4) |
+//! | [`episode`] | an environment's episodes: steps, boundaries, admission, the partition |
 //! | [`ids`] | rollouts, episodes, executions, operations, instances, checkpoint ids |
 //! | [`ledger`] | the capture ledger: rows in a chain |
 //! | [`participant`] | the state owner's side of a checkpoint: phases, admission, lease, marks |
@@ -16,8 +18,10 @@
 //! | [`refusal`] | the reasons a call is refused for (protocol 3.3) |
 //! | [`sessions`] | the sessions of a resources server: seeds, calls, kept replies |
 
+pub mod agent;
 pub mod calls;
 pub mod coordinator;
+pub mod episode;
 pub mod ids;
 pub mod ledger;
 pub mod participant;

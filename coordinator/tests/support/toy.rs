@@ -1,0 +1,223 @@
+//! Toy state owners: one part of an episode on each of the four kinds of server, enough for closure, capture and restore.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use belay_core::{
+    coordinator::partition::UNCLAIMED,
+    ids::{CheckpointId, Episode, ExecutionId, Instance, Kind, Operation, RolloutId},
+    parts::{
+        Cursor, LedgerTip, Mark, Need, PartNeeded, PartSummary, PartitionEntry, PlannedEpisode, Restart,
+        Standing,
+    },
+    refusal::{Reason, Refusal},
+};
+use belay_participant::{Capture, CapturedPart, StateOwner};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// How far the one agent of an episode has come.
+const CHAIN: [u8; 32] = [7; 32];
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Part {
+    pub execution: ExecutionId,
+    pub places: Vec<Instance>,
+    pub revision: u64,
+    #[serde(skip)]
+    pub unclaimed: bool,
+}
+
+pub struct Toy {
+    pub instance: Instance,
+    parts: Mutex<BTreeMap<Episode, Part>>,
+    /// Encoding a record waits while this is set.
+    pub slow_disk: AtomicBool,
+    /// Staging waits while this is set.
+    pub slow_stage: AtomicBool,
+    pub restarts: Mutex<Vec<Restart>>,
+}
+
+impl Toy {
+    pub fn new(instance: Instance) -> Self {
+        Self {
+            instance,
+            parts: Mutex::default(),
+            slow_disk: AtomicBool::new(false),
+            slow_stage: AtomicBool::new(false),
+            restarts: Mutex::default(),
+        }
+    }
+
+    pub fn parts(&self) -> MutexGuard<'_, BTreeMap<Episode, Part>> {
+        self.parts.lock().unwrap()
+    }
+
+    fn summary(&self, episode: &Episode, part: &Part) -> PartSummary {
+        let cursor = Cursor {
+            operation: Some(Operation::tool_call(0, 0)),
+            chain: Some(CHAIN),
+            revision: part.revision,
+        };
+        let needs = |kinds: &[Kind]| {
+            let of_kind = part.places.iter().filter(|i| kinds.contains(&i.kind));
+            of_kind
+                .map(|i| PartNeeded {
+                    instance: i.clone(),
+                    need: Need::Whole,
+                })
+                .collect()
+        };
+        let kind = self.instance.kind;
+        PartSummary {
+            episode: episode.clone(),
+            execution: part.execution,
+            root: kind == Kind::Environment,
+            cursor: if kind == Kind::Agent {
+                cursor
+            } else {
+                Cursor::default()
+            },
+            needs: match kind {
+                Kind::Environment => needs(&[Kind::Agent, Kind::Resources]),
+                Kind::Agent => needs(&[Kind::Resources, Kind::PolicyModel]),
+                Kind::PolicyModel | Kind::Resources => vec![],
+            },
+            ledger: (kind == Kind::PolicyModel).then_some(LedgerTip {
+                operation: Operation::FIRST,
+                chain: CHAIN,
+                parent: None,
+            }),
+            revision: part.revision,
+            boundary: "invoke_agent".into(),
+            task: (kind == Kind::Environment).then_some([1; 32]),
+            finished: false,
+        }
+    }
+}
+
+impl StateOwner for Toy {
+    type Staged = Part;
+
+    fn restarts(&self) -> Vec<Restart> {
+        self.restarts.lock().unwrap().clone()
+    }
+
+    fn roots(&self) -> Vec<Episode> {
+        match self.instance.kind {
+            Kind::Environment => self.parts().keys().cloned().collect(),
+            _ => vec![],
+        }
+    }
+
+    fn capture(&self, _id: CheckpointId, scope: &[Episode], restarts: &[Restart]) -> Capture {
+        let held = self.parts();
+        let parts = scope.iter().filter_map(|episode| {
+            let part = held.get(episode)?.clone();
+            let summary = self.summary(episode, &part);
+            let slow = self.slow_disk.load(Ordering::Relaxed);
+            Some(CapturedPart {
+                summary,
+                size: 100,
+                record: Arc::new(move || {
+                    if slow {
+                        // Far longer than any test: only a stop or a kill ends it.
+                        std::thread::sleep(std::time::Duration::from_millis(400));
+                    }
+                    Bytes::from(serde_json::to_vec(&part).unwrap())
+                }),
+            })
+        });
+        let partition = held
+            .iter()
+            .filter(|_| self.instance.kind == Kind::Environment)
+            .map(|(episode, part)| {
+                let (standing, reason) = if restarts.iter().any(|r| r.episode == *episode) {
+                    (Standing::Restart, "")
+                } else if scope.contains(episode) {
+                    (Standing::SavedRunning, "")
+                } else {
+                    (Standing::LeftOut, if part.unclaimed { UNCLAIMED } else { "" })
+                };
+                PartitionEntry {
+                    episode: episode.clone(),
+                    standing,
+                    reason: reason.into(),
+                }
+            });
+        Capture {
+            parts: parts.collect(),
+            partition: partition.collect(),
+            cut_generations: 0,
+            cut_tokens: 0,
+        }
+    }
+
+    fn drop_unclaimed(&self, marks: &[Mark]) -> u64 {
+        let mut held = self.parts();
+        let before = held.len();
+        held.retain(|e, _| {
+            !marks
+                .iter()
+                .any(|m| m.rollout == e.rollout && e.attempt <= m.attempt)
+        });
+        (before - held.len()) as u64
+    }
+
+    fn stage(&self, planned: &PlannedEpisode, payload: Bytes) -> Result<Part, Refusal> {
+        let saved: Part = serde_json::from_slice(&payload)
+            .map_err(|e| Refusal::new(Reason::InvalidCheckpoint, e.to_string()))?;
+        let places = saved
+            .places
+            .iter()
+            .map(|i| planned.placed(i).unwrap_or(i).clone())
+            .collect();
+        Ok(Part {
+            execution: planned.execution,
+            places,
+            unclaimed: true,
+            ..saved
+        })
+    }
+
+    async fn staged(&self, _staged: &mut [(PlannedEpisode, Part)]) -> u64 {
+        while self.slow_stage.load(Ordering::Relaxed) {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        0
+    }
+
+    fn activate(&self, staged: Vec<(PlannedEpisode, Part)>) {
+        let mut held = self.parts();
+        for (planned, part) in staged {
+            held.retain(|e, _| e.rollout != planned.saved.rollout || e.attempt >= planned.attempt);
+            held.insert(planned.episode(), part);
+        }
+    }
+
+    async fn retire(&self, marks: Vec<Mark>) {
+        self.drop_unclaimed(&marks);
+    }
+
+    fn may_forget(&self, rollout: &RolloutId) -> Result<(), Refusal> {
+        match self.parts().keys().find(|e| e.rollout == *rollout) {
+            Some(live) => Err(Refusal::new(Reason::RolloutLive, format!("{live} is live")).episode(live)),
+            None => Ok(()),
+        }
+    }
+
+    fn forget(&self, _rollout: &RolloutId) {}
+
+    fn counts(&self) -> BTreeMap<&'static str, u64> {
+        [("parts", self.parts().len() as u64)].into()
+    }
+
+    fn unclaimed(&self) -> u64 {
+        self.parts().values().filter(|p| p.unclaimed).count() as u64
+    }
+}

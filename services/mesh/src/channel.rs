@@ -26,7 +26,8 @@ pub const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Connections to one data port: a connection is served by one task at each end.
 const DATA_CONNECTIONS: usize = 2;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may take to be made.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What all channels of a process have in common.
 #[derive(Clone, Default, Debug)]

@@ -9,10 +9,12 @@
 //! | [`status`], [`wire`] | refusals and values on the wire and back |
 //! | [`telemetry`], [`metrics`] | logs, spans with their context, counters |
 //! | [`tls`] | certificates for both |
+//! | [`fault`] | deliberate faults of incoming calls |
 //! | [`limits`], [`shutdown`] | the process's limits and its end |
 
 pub mod channel;
 pub mod config;
+pub mod fault;
 pub mod limits;
 pub mod members;
 pub mod metrics;

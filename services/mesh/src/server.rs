@@ -1,8 +1,11 @@
-//! The server builder: listeners, limits, health, reflection, metrics, TLS and the drain, set in one place.
+//! The server builder: limits, health, reflection, metrics, TLS, layers and the drain, set in one place.
 //!
 //! A server of the mesh has two ports. The control port never shares a listener with episode calls, so thousands of parked
-//! calls cannot starve a resume. A layer that is to see every call of every server (faults, authorization) goes into
-//! [`MeshServer::run`].
+//! calls cannot starve a resume. A layer that is to see every call of every server (as faults do) goes into `serve`.
+
+mod health;
+mod listeners;
+mod reflection;
 
 use std::{convert::Infallible, time::Duration};
 
@@ -15,11 +18,16 @@ use tonic::{
     service::Routes,
     transport::{Server, ServerTlsConfig, server::TcpIncoming},
 };
-use tonic_health::{ServingStatus, server::HealthReporter};
+use tonic_health::{pb::health_server, server::HealthReporter};
 use tower::Service;
 
+pub use self::{
+    health::HealthHandle,
+    listeners::{Listeners, ServeError, bind},
+};
 use crate::{
     channel::{KEEPALIVE, WINDOW},
+    fault::{CallFault, FaultLayer},
     metrics::Metrics,
     shutdown::Shutdown,
     telemetry,
@@ -34,94 +42,51 @@ const DATA_STREAMS: u32 = 100_000;
 /// How long open calls may go on once the end is asked for.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Bound before anything else starts, so that the addresses can be printed.
-pub struct Listeners {
-    /// The episode API.
-    pub data: TcpListener,
-    /// The control plane.
-    pub control: TcpListener,
-}
-
-/// Why a server could not start or ended.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The address cannot be bound.
-    #[error(
-        "the {port} address {address} cannot be bound ({source}); stop what holds it, or choose another with --{port}"
-    )]
-    Bind {
-        /// `data`, `control` or `listen`.
-        port: &'static str,
-        /// As it was asked for.
-        address: String,
-        /// The system's word.
-        source: std::io::Error,
-    },
-    /// The transport ended.
-    #[error("the {port} port's server ended: {message}")]
-    Transport {
-        /// `data`, `control` or `listen`.
-        port: &'static str,
-        /// What it said.
-        message: String,
-    },
-}
-
-/// Binds one address, `host:port`; port 0 takes a free one. `port` is the flag that chose it.
-pub async fn bind(port: &'static str, address: &str) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| ServeError::Bind {
-            port,
-            address: address.into(),
-            source,
-        })
-}
-
-impl Listeners {
-    /// Binds both. `host:port`; port 0 takes a free one.
-    pub async fn bind(data: &str, control: &str) -> Result<Self, ServeError> {
-        Ok(Self {
-            data: bind("data", data).await?,
-            control: bind("control", control).await?,
-        })
-    }
-
-    /// What was bound: the data and the control address.
-    pub fn addresses(&self) -> std::io::Result<(std::net::SocketAddr, std::net::SocketAddr)> {
-        Ok((self.data.local_addr()?, self.control.local_addr()?))
-    }
-}
-
-/// Says through gRPC health whether the server serves.
-#[derive(Clone)]
-pub struct HealthHandle {
-    reporter: HealthReporter,
-}
-
-impl HealthHandle {
-    /// SERVING or NOT_SERVING, for the whole server (the service named "").
-    pub async fn serving(&self, serving: bool) {
-        let status = if serving {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
-        };
-        self.reporter.set_service_status("", status).await;
-    }
-}
-
 /// A server of the mesh, before it runs.
 pub struct MeshServer {
-    data: Routes,
-    control: Routes,
+    data: Port,
+    control: Port,
     health: HealthHandle,
+    reporter: HealthReporter,
     metrics: Metrics,
+    options: Options,
+}
+
+/// What one port serves.
+#[derive(Default)]
+struct Port {
+    routes: Routes,
+    services: Vec<&'static str>,
+}
+
+/// What both ports have in common.
+#[derive(Clone, Default)]
+struct Options {
     tls: Option<ServerTlsConfig>,
+    faults: FaultLayer,
+}
+
+impl Port {
+    fn add<S>(&mut self, service: S)
+    where
+        S: Service<http::Request<Body>, Error = Infallible> + NamedService + Clone + Send + Sync + 'static,
+        S::Response: IntoResponse,
+        S::Future: Send + 'static,
+    {
+        self.services.push(S::NAME);
+        self.routes = std::mem::take(&mut self.routes).add_service(service);
+    }
+
+    fn merge(&mut self, routes: Router) {
+        self.routes = std::mem::take(&mut self.routes)
+            .into_axum_router()
+            .merge(routes)
+            .into();
+    }
 }
 
 impl MeshServer {
-    /// With health (NOT_SERVING until told otherwise), reflection and `/metrics` on the control port.
+    /// With health (NOT_SERVING until told otherwise) and `/metrics` on the control port, and reflection on both.
     pub fn new(instance: &Instance) -> Self {
         Self::named(&instance.to_string())
     }
@@ -129,13 +94,15 @@ impl MeshServer {
     /// For a process that is no participant: the coordinator, an engine.
     pub fn named(name: &str) -> Self {
         let (reporter, health_service) = tonic_health::server::health_reporter();
-        let control = with_reflection(Routes::default()).add_service(health_service);
+        let mut control = Port::default();
+        control.add(health_service);
         Self {
-            data: with_reflection(Routes::default()),
+            data: Port::default(),
             control,
-            health: HealthHandle { reporter },
+            health: HealthHandle::new(),
+            reporter,
             metrics: Metrics::new(name),
-            tls: None,
+            options: Options::default(),
         }
     }
 
@@ -147,7 +114,7 @@ impl MeshServer {
         S::Response: IntoResponse,
         S::Future: Send + 'static,
     {
-        self.data = self.data.add_service(service);
+        self.data.add(service);
         self
     }
 
@@ -159,22 +126,28 @@ impl MeshServer {
         S::Response: IntoResponse,
         S::Future: Send + 'static,
     {
-        self.control = self.control.add_service(service);
+        self.control.add(service);
         self
     }
 
     /// Serves HTTP routes beside the control port's services.
     #[must_use]
     pub fn http(mut self, routes: Router) -> Self {
-        let control = self.control.into_axum_router().merge(routes);
-        self.control = control.into();
+        self.control.merge(routes);
         self
     }
 
     /// TLS on both ports.
     #[must_use]
     pub fn tls(mut self, tls: Option<ServerTlsConfig>) -> Self {
-        self.tls = tls;
+        self.options.tls = tls;
+        self
+    }
+
+    /// Deliberate faults of incoming calls, on both ports.
+    #[must_use]
+    pub fn faults(mut self, faults: &[CallFault]) -> Self {
+        self.options.faults = FaultLayer::new(faults);
         self
     }
 
@@ -190,33 +163,57 @@ impl MeshServer {
 
     /// Serves both ports until `shutdown`, then drains for a few seconds at most.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) -> Result<(), ServeError> {
-        self.health.serving(false).await;
-        let control = with_metrics(self.control, self.metrics);
+        let health = self
+            .health
+            .report(self.reporter, self.data.services.clone(), shutdown.clone());
+        let control = finish_control(self.control, self.metrics)?;
+        let data = reflection::with_reflection(self.data.routes, &self.data.services)?;
         let control = serve(
             "control",
             listeners.control,
             control,
             None,
-            self.tls.clone(),
+            self.options.clone(),
             shutdown.clone(),
         );
         let data = serve(
             "data",
             listeners.data,
-            self.data,
+            data,
             Some(DATA_STREAMS),
-            self.tls,
+            self.options,
             shutdown.clone(),
         );
-        let ended = tokio::try_join!(control, data).map(|_| ());
-        shutdown.cancel();
-        ended
+        tokio::select! {
+            // First: whoever asks is told what was said before the start.
+            biased;
+            never = health => match never {},
+            ended = async { tokio::try_join!(control, data) } => {
+                shutdown.cancel();
+                ended.map(|_| ())
+            }
+        }
     }
 
     /// Serves the control services and HTTP routes on one port until `shutdown`: for a process with a single port.
     pub async fn run_single(self, listener: TcpListener, shutdown: Shutdown) -> Result<(), ServeError> {
-        let routes = with_metrics(self.control, self.metrics);
-        serve("listen", listener, routes, Some(DATA_STREAMS), self.tls, shutdown).await
+        let own = |name: &&str| *name != health_server::SERVICE_NAME;
+        let services = self.control.services.iter().copied().filter(own).collect();
+        let health = self.health.report(self.reporter, services, shutdown.clone());
+        let routes = finish_control(self.control, self.metrics)?;
+        let served = serve(
+            "listen",
+            listener,
+            routes,
+            Some(DATA_STREAMS),
+            self.options,
+            shutdown,
+        );
+        tokio::select! {
+            biased;
+            never = health => match never {},
+            ended = served => ended,
+        }
     }
 }
 
@@ -225,7 +222,7 @@ async fn serve(
     listener: TcpListener,
     routes: Routes,
     streams: Option<u32>,
-    tls: Option<ServerTlsConfig>,
+    options: Options,
     shutdown: Shutdown,
 ) -> Result<(), ServeError> {
     let transport = |error: tonic::transport::Error| ServeError::Transport {
@@ -236,11 +233,15 @@ async fn serve(
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .max_concurrent_streams(streams)
+        // A caller that drops thousands of calls at once must not lose the others on its connection.
+        .http2_max_pending_accept_reset_streams(Some(DATA_STREAMS as usize))
+        .http2_max_local_error_reset_streams(Some(DATA_STREAMS as usize))
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .accept_http1(true)
-        .trace_fn(|request| telemetry::server_span(request.uri().path(), request.headers()));
-    if let Some(tls) = tls {
+        .trace_fn(|request| telemetry::server_span(request.uri().path(), request.headers()))
+        .layer(options.faults);
+    if let Some(tls) = options.tls {
         server = server.tls_config(tls).map_err(transport)?;
     }
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
@@ -256,7 +257,8 @@ async fn serve(
     }
 }
 
-fn with_metrics(routes: Routes, metrics: Metrics) -> Routes {
+/// Reflection and `/metrics` beside what the control port serves.
+fn finish_control(control: Port, metrics: Metrics) -> Result<Routes, ServeError> {
     let text = move || {
         let metrics = metrics.clone();
         async move {
@@ -264,26 +266,12 @@ fn with_metrics(routes: Routes, metrics: Metrics) -> Routes {
             ([(header::CONTENT_TYPE, content_type)], metrics.encode())
         }
     };
-    routes.into_axum_router().route("/metrics", get(text)).into()
-}
-
-/// Reflection in both versions, with the descriptors of the error details: older clients need v1alpha and both.
-fn with_reflection(routes: Routes) -> Routes {
-    let configure = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(belay_proto::FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    let mut control = Port {
+        routes: reflection::with_reflection(control.routes, &control.services)?,
+        ..control
     };
-    // The descriptors are compiled in: a test builds them once, so these cannot fail at run time.
-    let routes = match configure().build_v1() {
-        Ok(service) => routes.add_service(service),
-        Err(_) => routes,
-    };
-    match configure().build_v1alpha() {
-        Ok(service) => routes.add_service(service),
-        Err(_) => routes,
-    }
+    control.merge(Router::new().route("/metrics", get(text)));
+    Ok(control.routes)
 }
 
 fn chain(error: &dyn std::error::Error) -> String {

@@ -15,8 +15,12 @@ pub const DOMAIN: &str = "belay";
 /// The type of a blocker among the precondition violations.
 const BLOCKER: &str = "BLOCKER";
 
-/// Blockers in one status: the head of the list; Status and the coordinator's stream have more.
-const MAX_BLOCKERS: usize = 20;
+/// A status travels in HTTP/2 trailers, and some clients (Python's) take no more than 8 KiB of them: what is longer is cut, so
+/// that the reason always arrives. The message travels twice, plain and in the details.
+const MAX_MESSAGE_BYTES: usize = 1_000;
+const MAX_METADATA_BYTES: usize = 200;
+/// Of all blockers together: the head of the list; Status and the coordinator's stream have more.
+const MAX_BLOCKER_BYTES: usize = 2_000;
 
 /// The gRPC code of a reason.
 pub fn code(reason: Reason) -> Code {
@@ -56,17 +60,38 @@ pub fn to_status(refusal: &Refusal) -> Status {
     let metadata: HashMap<String, String> = refusal
         .metadata
         .iter()
-        .map(|(key, value)| (key.to_string(), value.clone()))
+        .map(|(key, value)| (key.to_string(), cut(value, MAX_METADATA_BYTES)))
         .collect();
     let mut details = ErrorDetails::with_error_info(refusal.reason.as_str(), DOMAIN, metadata);
-    if !refusal.blockers.is_empty() {
-        let head = refusal.blockers.iter().take(MAX_BLOCKERS);
-        details.set_precondition_failure(head.map(violation).collect::<Vec<_>>());
+    let blockers = head(&refusal.blockers);
+    if !blockers.is_empty() {
+        details.set_precondition_failure(blockers);
     }
     if let Some(after) = refusal.retry_after {
         details.set_retry_info(Some(after));
     }
-    Status::with_error_details(code(refusal.reason), refusal.message.clone(), details)
+    let message = cut(&refusal.message, MAX_MESSAGE_BYTES);
+    Status::with_error_details(code(refusal.reason), message, details)
+}
+
+/// As many blockers as fit.
+fn head(blockers: &[Blocker]) -> Vec<PreconditionViolation> {
+    let mut bytes = 0;
+    let fits = |violation: &PreconditionViolation| {
+        bytes += violation.r#type.len() + violation.subject.len() + violation.description.len();
+        bytes <= MAX_BLOCKER_BYTES
+    };
+    blockers.iter().map(violation).take_while(fits).collect()
+}
+
+/// At most so many bytes, with an ellipsis where something is missing.
+fn cut(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    let ellipsis = '…';
+    let end = text.floor_char_boundary(most - ellipsis.len_utf8());
+    format!("{}{ellipsis}", &text[..end])
 }
 
 /// A status as a refusal, when it carries an `ErrorInfo` of domain `belay`; `None` for a transport's own errors.
@@ -108,11 +133,13 @@ impl IntoRefusal for Status {
 }
 
 /// True when the call may have met nobody, or a process that went away: it says nothing about what a server decided.
+///
+/// A status with a source was made on this side, of an error of the connection: what a peer sends has none. Unavailable and
+/// Cancelled also come from what stands between two servers, and from a peer that goes away in the middle of a call.
 pub fn is_transport(status: &Status) -> bool {
     use std::error::Error as _;
     from_status(status).is_none()
-        && (matches!(status.code(), Code::Unavailable | Code::Cancelled)
-            || (matches!(status.code(), Code::Unknown | Code::Internal) && status.source().is_some()))
+        && (matches!(status.code(), Code::Unavailable | Code::Cancelled) || status.source().is_some())
 }
 
 /// The status with the innermost reason that the transport gives: "Connection refused" says more than "transport error".
@@ -187,6 +214,47 @@ mod tests {
             assert_ne!(status.code(), Code::Ok);
             assert_eq!(from_status(&status), Some(refusal.clone()), "{reason}");
             assert_eq!(status.into_refusal(), refusal);
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_for_trailers_is_cut_and_the_reason_arrives() {
+        let blocker = Blocker {
+            episode: Episode::new(RolloutId::new(&"r".repeat(128)).unwrap(), u32::MAX),
+            instance: "resources/counter/0".parse().unwrap(),
+            step: "verify".into(),
+            age: Duration::from_secs(9),
+            reason: "it is waited for".into(),
+        };
+        let mut refusal =
+            Refusal::new(Reason::DeadlinePassed, "ä".repeat(5_000)).with("instance", "x".repeat(5_000));
+        refusal.blockers = vec![blocker.clone(); 10_000];
+        let status = to_status(&refusal);
+        let headers = http::HeaderMap::from(status.clone().into_http::<()>().headers().clone());
+        let bytes: usize = headers
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len())
+            .sum();
+        assert!(bytes < 8 * 1024, "{bytes} bytes of trailers");
+        let arrived = from_status(&status).unwrap();
+        assert_eq!(arrived.reason, Reason::DeadlinePassed);
+        assert!(arrived.message.ends_with("ä…") && arrived.message.len() <= MAX_MESSAGE_BYTES);
+        assert!(!arrived.blockers.is_empty() && arrived.blockers.iter().all(|b| *b == blocker));
+    }
+
+    #[test]
+    fn a_connection_that_ended_is_told_from_what_a_peer_decided() {
+        let ended = Status::from_error("h2 protocol error".into());
+        assert_eq!(ended.code(), Code::Unknown);
+        assert!(is_transport(&ended));
+        assert_eq!(describe(&ended), "h2 protocol error");
+        for decided in [
+            Status::internal("x"),
+            Status::unimplemented("x"),
+            Status::out_of_range("x"),
+        ] {
+            assert!(!is_transport(&decided), "{decided}");
+            assert_eq!(decided.into_refusal().reason, Reason::Internal);
         }
     }
 

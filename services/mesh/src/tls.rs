@@ -22,13 +22,21 @@ impl Tls {
     /// Reads the files that the configuration names.
     pub fn load(config: &TlsConfig) -> Result<Self, ConfigError> {
         let read = |path: &Path| {
-            std::fs::read(path).map_err(|source| ConfigError::Read { path: path.into(), source })
+            std::fs::read(path).map_err(|source| ConfigError::Read {
+                path: path.into(),
+                source,
+            })
         };
         let ca = Certificate::from_pem(read(&config.ca)?);
         let identity = Identity::from_pem(read(&config.cert)?, read(&config.key)?);
         Ok(Self {
-            server: ServerTlsConfig::new().identity(identity.clone()).client_ca_root(ca.clone()),
-            client: ClientTlsConfig::new().ca_certificate(ca).identity(identity).domain_name(SERVER_NAME),
+            server: ServerTlsConfig::new()
+                .identity(identity.clone())
+                .client_ca_root(ca.clone()),
+            client: ClientTlsConfig::new()
+                .ca_certificate(ca)
+                .identity(identity)
+                .domain_name(SERVER_NAME),
         })
     }
 }

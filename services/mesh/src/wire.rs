@@ -1,15 +1,20 @@
 //! Between the wire's messages and the core's values: each id is checked here, once, at the edge.
 
+mod checkpoint;
+
 use std::time::Duration;
 
 use belay_core::{
     ids::{Digest, Episode, ExecutionId, Instance, Kind, Operation, RolloutId},
-    parts::{CheckpointMode, Cursor, Mark, VerifyMode},
+    parts::{CheckpointMode, Cursor, VerifyMode},
     refusal::{Reason, Refusal},
 };
-use belay_proto::{checkpoint as ck, episode as pb};
+use belay_proto::episode as pb;
+use bytes::Bytes;
 
-use crate::members::Member;
+pub use self::checkpoint::{
+    blocker, mark, mark_set, member, member_list, part, partition_entry, planned, restart,
+};
 
 /// INVALID_REQUEST that names a field.
 pub fn invalid(field: &'static str, what: impl std::fmt::Display) -> Refusal {
@@ -78,6 +83,11 @@ pub fn optional_digest(field: &'static str, wire: &[u8]) -> Result<Option<Digest
     } else {
         digest(field, wire).map(Some)
     }
+}
+
+/// A digest, as its message has it.
+pub fn digest_to_wire(digest: &Digest) -> Bytes {
+    Bytes::copy_from_slice(digest)
 }
 
 /// A cursor; unset reads as the default.
@@ -155,23 +165,6 @@ fn bounded(field: &'static str, value: Duration, most: Duration, word: &str) -> 
     Ok(value)
 }
 
-/// A mark.
-pub fn mark(wire: ck::Mark) -> Result<Mark, Refusal> {
-    Ok(Mark {
-        rollout: RolloutId::new(&wire.rollout_id)?,
-        attempt: wire.attempt,
-    })
-}
-
-/// A member of the mesh.
-pub fn member(wire: ck::Member) -> Result<Member, Refusal> {
-    Ok(Member {
-        instance: instance(wire.instance)?,
-        data: wire.data_address,
-        control: wire.control_address,
-    })
-}
-
 /// A core value as its message.
 pub trait ToWire {
     /// The message.
@@ -239,7 +232,7 @@ impl ToWire for Cursor {
     fn to_wire(&self) -> pb::Cursor {
         pb::Cursor {
             operation: self.operation.map(|o| o.to_wire()),
-            chain_hash: self.chain.map(|chain| chain.to_vec()).unwrap_or_default().into(),
+            chain_hash: self.chain.map(|chain| digest_to_wire(&chain)).unwrap_or_default(),
             revision: self.revision,
         }
     }
@@ -279,102 +272,5 @@ impl ToWire for Duration {
     }
 }
 
-impl ToWire for Mark {
-    type Wire = ck::Mark;
-    fn to_wire(&self) -> ck::Mark {
-        ck::Mark {
-            rollout_id: self.rollout.as_str().into(),
-            attempt: self.attempt,
-        }
-    }
-}
-
-impl ToWire for Member {
-    type Wire = ck::Member;
-    fn to_wire(&self) -> ck::Member {
-        ck::Member {
-            instance: Some(self.instance.to_wire()),
-            data_address: self.data.clone(),
-            control_address: self.control.clone(),
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_breaks_a_rule_is_refused_by_name() {
-        let field = |refusal: Refusal| (refusal.reason, refusal.get("field").map(str::to_owned));
-        let invalid = |name: &str| (Reason::InvalidRequest, Some(name.to_owned()));
-        assert_eq!(field(episode(None).unwrap_err()), invalid("episode"));
-        let bad = pb::Episode {
-            rollout_id: "a/b".into(),
-            attempt: 0,
-        };
-        assert_eq!(
-            field(episode(Some(bad)).unwrap_err()),
-            (Reason::InvalidId, Some("rollout_id".into()))
-        );
-        let bad = pb::EpisodeRef {
-            episode: Some(pb::Episode {
-                rollout_id: "a".into(),
-                attempt: 0,
-            }),
-            execution: "7".into(),
-        };
-        assert_eq!(
-            field(episode_ref(Some(bad)).unwrap_err()),
-            (Reason::InvalidId, Some("execution".into()))
-        );
-        assert_eq!(field(operation(None).unwrap_err()), invalid("operation"));
-        let bad = pb::Instance {
-            kind: 9,
-            name: "a".into(),
-            replica: 0,
-        };
-        assert_eq!(field(instance(Some(bad)).unwrap_err()), invalid("kind"));
-        assert_eq!(field(digest("d", &[0; 31]).unwrap_err()), invalid("d"));
-        for bad in [None, Some((0, 0)), Some((-1, 0)), Some((3_600, 1))] {
-            let wire = bad.map(|(seconds, nanos)| prost_types::Duration { seconds, nanos });
-            assert_eq!(
-                field(timeout("timeout", wire).unwrap_err()),
-                invalid("timeout"),
-                "{bad:?}"
-            );
-        }
-        assert_eq!(grace(None).unwrap(), Duration::from_secs(60));
-        let long = prost_types::Duration {
-            seconds: 601,
-            nanos: 0,
-        };
-        assert_eq!(field(grace(Some(long)).unwrap_err()), invalid("grace"));
-    }
-
-    #[test]
-    fn values_come_back_as_they_went() {
-        let place: Instance = "policy-model/default/3".parse().unwrap();
-        assert_eq!(instance(Some(place.to_wire())).unwrap(), place);
-        let episode_ = Episode::new(RolloutId::new("a").unwrap(), 7);
-        assert_eq!(episode(Some(episode_.to_wire())).unwrap(), episode_);
-        let at = Cursor {
-            operation: Some(Operation::model_call(2)),
-            chain: Some([7; 32]),
-            revision: 9,
-        };
-        assert_eq!(cursor(Some(at.to_wire())).unwrap(), at);
-        assert_eq!(cursor(None).unwrap(), Cursor::default());
-        for mode in [
-            CheckpointMode::Exported,
-            CheckpointMode::Stateless,
-            CheckpointMode::RestartOnly,
-        ] {
-            assert_eq!(checkpoint_mode(mode.to_wire()).unwrap(), mode);
-        }
-        for mode in [VerifyMode::Replay, VerifyMode::Wait] {
-            assert_eq!(verify_mode(mode.to_wire()).unwrap(), mode);
-        }
-        assert!(checkpoint_mode(0).is_err() && verify_mode(0).is_err());
-    }
-}
+mod tests;

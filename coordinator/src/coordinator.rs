@@ -45,6 +45,8 @@ pub struct CoordinatorConfig {
     pub restore_timeout: Duration,
     /// The connections.
     pub channels: Channels,
+    /// TLS on its port; plain text where it is unset.
+    pub tls: Option<tonic::transport::ServerTlsConfig>,
     /// The file system of the root.
     pub fs: Arc<dyn FileSystem>,
 }
@@ -61,6 +63,7 @@ impl CoordinatorConfig {
             poll: Duration::from_millis(500),
             restore_timeout: Duration::from_secs(600),
             channels,
+            tls: None,
             fs: Arc::new(RealFs),
         }
     }

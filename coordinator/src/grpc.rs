@@ -12,6 +12,7 @@ use belay_mesh::{
     wire::{self as mesh_wire, ToWire as _},
 };
 use belay_proto::checkpoint::{self as pb, coordinator_server};
+use belay_store::store::MAX_CONTROLLER_STATE;
 use futures_util::{Stream, StreamExt as _};
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -61,6 +62,11 @@ impl coordinator_server::Coordinator for Service {
         request: Request<pb::PublishRequest>,
     ) -> Result<Response<pb::PublishResponse>, Status> {
         let request = request.into_inner();
+        let size = request.controller_state.len() as u64;
+        if size > MAX_CONTROLLER_STATE {
+            let what = format_args!("{size} bytes, over the limit of {MAX_CONTROLLER_STATE}");
+            return Err(refused(mesh_wire::invalid("controller_state", what)));
+        }
         let published = self
             .command(&request.checkpoint_id, |reply| RunCommand::Publish {
                 controller_state: request.controller_state,
@@ -273,6 +279,9 @@ impl Service {
             .with("checkpoint_id", id)
         };
         let run = self.0.current().filter(|run| run.id == id).ok_or_else(not_open)?;
+        if run.kind == "checkpoint" && run.stage != checkpoint::HELD_IN {
+            return Err(checkpoint::nothing_held(id, run.stage));
+        }
         let (reply, answer) = oneshot::channel();
         run.commands.send(command(reply)).map_err(|_| not_open())?;
         answer.await.unwrap_or_else(|_| Err(not_open()))

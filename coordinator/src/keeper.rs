@@ -16,6 +16,7 @@ use belay_mesh::shutdown::Shutdown;
 use belay_mesh::wire::ToWire as _;
 use belay_proto::checkpoint as pb;
 use belay_store::{Decided, Published};
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -109,7 +110,7 @@ pub async fn tend(coordinator: &Coordinator, _turn: &Turn) -> Result<bool, Coord
 
 /// An open id is no run of ours (whoever tends has the turn): a late call must not leave a closed server behind.
 async fn abandon_strays(closed: &[(Peer, CheckpointId)]) {
-    for (peer, id) in closed {
+    join_all(closed.iter().map(|(peer, id)| async move {
         let request = pb::ResumeRequest {
             checkpoint_id: id.to_string(),
             decision: pb::Decision::Abandon.into(),
@@ -118,11 +119,12 @@ async fn abandon_strays(closed: &[(Peer, CheckpointId)]) {
         if let Err(refusal) = peer.resume(request, END_BOUND).await {
             tracing::warn!(instance = %peer.instance, %id, %refusal, "a run without a coordinator is not abandoned yet");
         }
-    }
+    }))
+    .await;
 }
 
 /// Tells these participants epoch, marks and members; replies who is open now.
-async fn join(coordinator: &Coordinator, behind: &[Peer], open: bool) -> Vec<Peer> {
+pub async fn join(coordinator: &Coordinator, behind: &[Peer], open: bool) -> Vec<Peer> {
     if behind.is_empty() {
         return Vec::new();
     }

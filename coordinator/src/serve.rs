@@ -21,13 +21,14 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: Shutdown,
 ) -> Result<(), CoordinatorError> {
+    let tls = config.tls.clone();
     let coordinator = start::start(config).await?;
     let stop = shutdown.child_token();
     let keeper = tokio::spawn(keeper::keep(coordinator.clone(), stop.clone()));
     let service = CoordinatorServer::new(Service(coordinator.clone()))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
-    let server = MeshServer::named("coordinator").control(service);
+    let server = MeshServer::named("coordinator").tls(tls).control(service);
     server.health().serving(true).await;
     let served = tokio::select! {
         served = server.run_single(listener, stop.clone()) => served.map_err(CoordinatorError::from),

@@ -750,3 +750,244 @@ async fn a_coordinator_that_hears_of_a_newer_one_stops() {
     assert!(mesh.coordinator_status().await.epoch > 1_000);
     mesh.all_in(pb::Phase::Idle).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_beside_the_living_touches_only_the_rollouts_of_its_plan() {
+    let mut mesh = Mesh::open().await;
+    for id in ["a", "b", "c"] {
+        mesh.seed(id);
+    }
+    mesh.checkpoint(all()).await.published();
+    let only = pb::CoordinatorRestoreRequest {
+        rollout_ids: vec!["a".into(), "b".into()],
+        leave_out: vec!["b".into()],
+        ..newest()
+    };
+    let story = mesh.restore(only).await.restored();
+    assert_eq!(story.plan.len(), 1);
+    for name in ALL {
+        assert_eq!(
+            mesh.held(name),
+            [episode("a", 1), episode("b", 0), episode("c", 0)],
+            "{name}"
+        );
+    }
+    mesh.all_in(pb::Phase::Idle).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_is_aborted_while_it_stages_and_can_be_made_again() {
+    let mut mesh = Mesh::open().await;
+    mesh.seed("a");
+    mesh.checkpoint(all()).await.published();
+    mesh.restart_all().await;
+    mesh.all_in(pb::Phase::Joining).await;
+    mesh.servers[AGENT]
+        .toy
+        .slow_stage
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut stream = mesh.client().restore(newest()).await.unwrap().into_inner();
+    let checkpoint_id = stream.message().await.unwrap().unwrap().run_id;
+    until("the others to be staged", async || {
+        mesh.status(RES).await.unwrap().phase() == pb::Phase::Restored
+    })
+    .await;
+    mesh.client()
+        .abort(pb::AbortRequest {
+            checkpoint_id: checkpoint_id.clone(),
+        })
+        .await
+        .unwrap();
+    assert!(RestoreStory::read(stream).await.abandoned.is_some());
+    assert_eq!(mesh.run_state(&checkpoint_id).await, pb::RunState::Abandoned);
+    mesh.all_in(pb::Phase::Joining).await;
+    mesh.servers[AGENT]
+        .toy
+        .slow_stage
+        .store(false, std::sync::atomic::Ordering::Relaxed);
+    mesh.restore(newest()).await.restored();
+    assert_eq!(mesh.held(AGENT), [episode("a", 2)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decided_restore_is_aborted_before_an_agent_opens_and_leaves_nothing_live() {
+    let mut mesh = Mesh::open().await;
+    mesh.seed("a");
+    mesh.checkpoint(all()).await.published();
+    mesh.restart_all().await;
+    mesh.all_in(pb::Phase::Joining).await;
+    mesh.servers[POLICY]
+        .toy
+        .slow_stage
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    let stream = mesh.client().restore(newest()).await.unwrap().into_inner();
+    until("the agent to be staged", async || {
+        mesh.status(AGENT).await.unwrap().phase() == pb::Phase::Restored
+    })
+    .await;
+    // The resources open first; the agent, which is next, is gone.
+    mesh.kill(AGENT);
+    mesh.servers[POLICY]
+        .toy
+        .slow_stage
+        .store(false, std::sync::atomic::Ordering::Relaxed);
+    until("the resources to open", async || {
+        mesh.status(RES).await.unwrap().phase() == pb::Phase::Idle
+    })
+    .await;
+    assert_eq!(mesh.held(RES), [episode("a", 1)]);
+    let checkpoint_id = mesh.coordinator_status().await.open_run;
+    mesh.client()
+        .abort(pb::AbortRequest { checkpoint_id })
+        .await
+        .unwrap();
+    assert!(RestoreStory::read(stream).await.abandoned.is_some());
+    assert!(mesh.held(RES).is_empty());
+    mesh.restart(AGENT).await;
+    until("everybody to be closed or idle", async || {
+        mesh.status(ENV).await.unwrap().phase() == pb::Phase::Joining
+            && mesh.status(AGENT).await.is_some_and(|s| s.coordinator_epoch > 0)
+    })
+    .await;
+    // The checkpoint is as good as before.
+    let story = mesh.restore(newest()).await.restored();
+    assert_eq!(story.plan[0].attempt, 2);
+    assert_eq!(mesh.held(RES), [episode("a", 2)]);
+    assert_eq!(mesh.held(ENV), [episode("a", 2)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_removed_instance_was_to_hold_is_planned_anew_on_the_others() {
+    const SECOND: &str = "environment/default/1";
+    let mut mesh = Mesh::new(&[ENV, AGENT, RES, POLICY, SECOND]).await;
+    mesh.start_coordinator().await;
+    mesh.all_in(pb::Phase::Idle).await;
+    let rollouts: Vec<_> = (0..12).map(|n| mesh.seed(&format!("r{n:02}")).rollout).collect();
+    mesh.checkpoint(all()).await.published();
+    let alone = pb::RemoveInstanceRequest {
+        instance: Some(belay_mesh::wire::ToWire::to_wire(&instance(AGENT))),
+    };
+    let refusal = from_status(&mesh.client().remove_instance(alone).await.unwrap_err()).unwrap();
+    assert!(refusal.message.contains("only replica"), "{}", refusal.message);
+
+    mesh.restart_all().await;
+    mesh.all_in(pb::Phase::Joining).await;
+    mesh.servers[AGENT]
+        .toy
+        .slow_stage
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    let told = tokio::spawn(RestoreStory::read(
+        mesh.client().restore(newest()).await.unwrap().into_inner(),
+    ));
+    until("the second environment to be staged", async || {
+        mesh.status(SECOND).await.unwrap().phase() == pb::Phase::Restored
+    })
+    .await;
+    mesh.kill(SECOND);
+    mesh.servers[AGENT]
+        .toy
+        .slow_stage
+        .store(false, std::sync::atomic::Ordering::Relaxed);
+    until("the first environment to open", async || {
+        mesh.status(ENV).await.unwrap().phase() == pb::Phase::Idle
+    })
+    .await;
+    let first_time = mesh.held(ENV).len();
+    assert!(
+        first_time > 0 && first_time < 12,
+        "{first_time} of 12 were placed on the first"
+    );
+    let gone = pb::RemoveInstanceRequest {
+        instance: Some(belay_mesh::wire::ToWire::to_wire(&instance(SECOND))),
+    };
+    mesh.client().remove_instance(gone).await.unwrap();
+    told.await.unwrap().restored();
+    let held = mesh.held(ENV);
+    assert_eq!(
+        held.iter().map(|e| e.rollout.clone()).collect::<Vec<_>>(),
+        rollouts
+    );
+    assert_eq!(held.iter().filter(|e| e.attempt == 2).count(), 12 - first_time);
+    for name in [AGENT, RES, POLICY] {
+        assert_eq!(mesh.held(name), held, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_journal_costs_no_epoch_and_no_mark_that_a_checkpoint_knows() {
+    let mut mesh = Mesh::open().await;
+    mesh.seed("a");
+    mesh.seed("b");
+    let (older, _) = mesh.checkpoint(all()).await.published();
+    mesh.retire("a", 0).await;
+    mesh.checkpoint(all()).await.published();
+    let epoch = mesh.coordinator_status().await.epoch;
+    mesh.kill_coordinator();
+    std::fs::remove_dir_all(mesh.dir.path().join("state")).unwrap();
+    mesh.restart_all().await;
+    mesh.start_coordinator().await;
+    let status = mesh.coordinator_status().await;
+    assert!(
+        status.epoch > epoch && status.waits_for_restore && status.checkpoints == 2,
+        "{status:?}"
+    );
+    mesh.all_in(pb::Phase::Joining).await;
+    let story = mesh
+        .restore(pb::CoordinatorRestoreRequest {
+            checkpoint_id: older,
+            ..newest()
+        })
+        .await
+        .restored();
+    assert_eq!(story.retired, ["a"], "a retired rollout stays retired");
+    assert!(mesh.servers[ENV].gate.check_mark(&episode("a", 0)).is_err());
+    assert_eq!(mesh.held(ENV), [episode("b", 1)]);
+}
+
+/// Killed at any moment of a restore: nothing is live, or all of it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_killed_at_any_moment_of_a_restore_recovers() {
+    let mut mesh = Mesh::open().await;
+    mesh.seed("a");
+    mesh.checkpoint(all()).await.published();
+    let (mut restored, mut abandoned) = (0, 0);
+    for round in 0..10u64 {
+        mesh.restart_all().await;
+        mesh.all_in(pb::Phase::Joining).await;
+        let mut stream = mesh.client().restore(newest()).await.unwrap().into_inner();
+        let mut id = String::new();
+        for _ in 0..=round {
+            match stream.message().await {
+                Ok(Some(message)) => id = message.run_id,
+                _ => break,
+            }
+        }
+        mesh.kill_coordinator();
+        mesh.start_coordinator().await;
+        until("the run to end", async || {
+            mesh.run_state(&id).await != pb::RunState::Running
+        })
+        .await;
+        match mesh.run_state(&id).await {
+            pb::RunState::Restored => {
+                restored += 1;
+                mesh.all_in(pb::Phase::Idle).await;
+                let held = mesh.held(ENV);
+                assert_eq!(held.len(), 1);
+                for name in ALL {
+                    assert_eq!(mesh.held(name), held, "{name}");
+                }
+            }
+            pb::RunState::Abandoned => {
+                abandoned += 1;
+                mesh.all_in(pb::Phase::Joining).await;
+                for name in ALL {
+                    assert!(mesh.held(name).is_empty(), "{name}");
+                }
+            }
+            other => panic!("{id} is {other:?}"),
+        }
+    }
+    println!("{restored} restored, {abandoned} abandoned");
+    assert!(restored > 0);
+}

@@ -446,8 +446,11 @@ fn kinds(step: &Step) -> String {
     }
 }
 
-/// Answers to a Publish or Abort that comes when nothing is held.
-fn nothing_held(id: CheckpointId, stage: &str) -> Refusal {
+/// The stage in which a checkpoint is held.
+pub const HELD_IN: &str = "closure";
+
+/// Answers a Publish or Abort that comes when nothing is held.
+pub fn nothing_held(id: CheckpointId, stage: &str) -> Refusal {
     Refusal::new(
         Reason::InvalidPhase,
         format!("checkpoint {id} is in stage {stage} and not held: Publish and Abort are for a checkpoint with `hold`, after its `held` message"),

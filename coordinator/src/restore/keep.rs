@@ -9,10 +9,11 @@ use belay_core::{
     },
     ids::Instance,
     parts::{Mark, PlannedEpisode},
-    refusal::Reason,
+    refusal::{Reason, Refusal},
 };
 use belay_mesh::wire::ToWire as _;
 use belay_proto::checkpoint as pb;
+use belay_store::ShardRef;
 use tokio::time::{Instant, sleep};
 
 use super::{Driver, as_done, too_late};
@@ -32,31 +33,31 @@ const MARGIN: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Driver {
-    /// Restore on all at once: each reads all shards of its kind and name, and stages what is placed on it.
-    pub(super) async fn stage_on(&mut self, on: &[Instance], bound: Duration) -> Done {
-        let request = match self.request(bound).await {
+    /// Stages on all at once, while commands are heard: nothing is decided yet, and an Abort need not wait.
+    pub(super) async fn stage_or_abort(&mut self, run: &mut RestoreRun, on: &[Instance]) -> Done {
+        let request = match self.request(self.left()).await {
             Ok(request) => request,
-            Err(error) => {
-                return Done::Failed {
-                    instance: None,
-                    refusal: error.into(),
-                };
-            }
+            Err(error) => return as_done(Err(error)),
         };
-        let shards = self.file.as_ref().map(|f| f.shards.clone()).unwrap_or_default();
-        let peers: Vec<Peer> = on.iter().filter_map(|i| self.pins.get(i).cloned()).collect();
-        let replies = all(&peers, |peer| {
-            let own = shards.iter().filter(|s| s.instance.same_server(&peer.instance));
-            let request = pb::RestoreRequest {
-                shards: own.map(wire::shard_to_wire).collect(),
-                ..request.clone()
-            };
-            async move { peer.restore(request, bound + MARGIN).await }
-        })
-        .await;
-        match replies {
-            Ok(replies) => {
-                self.prefixes_lost += replies.iter().map(|(_, r)| r.prefixes_lost).sum::<u64>();
+        let staging = stage(request, self.shards(), self.peers(on));
+        tokio::pin!(staging);
+        loop {
+            tokio::select! {
+                staged = &mut staging => return self.staged(staged),
+                Some(command) = self.commands.recv() => {
+                    self.take(run, command);
+                    if self.aborting.is_some() {
+                        return Done::Ok;
+                    }
+                }
+            }
+        }
+    }
+
+    fn staged(&mut self, staged: Result<u64, (Instance, Refusal)>) -> Done {
+        match staged {
+            Ok(prefixes_lost) => {
+                self.prefixes_lost += prefixes_lost;
                 Done::Ok
             }
             Err((instance, refusal)) => Done::Failed {
@@ -64,6 +65,14 @@ impl Driver {
                 refusal,
             },
         }
+    }
+
+    fn shards(&self) -> Vec<ShardRef> {
+        self.file.as_ref().map(|f| f.shards.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn peers(&self, on: &[Instance]) -> Vec<Peer> {
+        on.iter().filter_map(|i| self.pins.get(i).cloned()).collect()
     }
 
     async fn request(&mut self, bound: Duration) -> Result<pb::RestoreRequest, CoordinatorError> {
@@ -89,7 +98,7 @@ impl Driver {
                 self.pins.insert(instance.clone(), peer);
             }
         }
-        let peers: Vec<Peer> = on.iter().filter_map(|i| self.pins.get(i).cloned()).collect();
+        let peers = self.peers(on);
         let request = pb::ResumeRequest {
             fence: None,
             checkpoint_id: self.id.to_string(),
@@ -126,8 +135,15 @@ impl Driver {
                 self.pins.insert(instance.clone(), peer);
             }
         }
-        let bound = self.coordinator.config.restore_timeout;
-        let done = self.stage_on(on, bound).await;
+        let peers = self.peers(on);
+        // They are fresh: epoch, marks and members first. What opens them is the decision that was made.
+        keeper::join(&self.coordinator, &peers, false).await;
+        let request = match self.request(self.coordinator.config.restore_timeout).await {
+            Ok(request) => request,
+            Err(error) => return as_done(Err(error)),
+        };
+        let staged = stage(request, self.shards(), peers).await;
+        let done = self.staged(staged);
         if let Done::Failed { instance, refusal } = &done {
             tracing::warn!(?instance, id = %self.id, %refusal, "not staged again yet");
         }
@@ -215,7 +231,7 @@ impl Driver {
             marks_version: self.coordinator.journal.read(|s| s.book.version),
             timeout: Some(END_BOUND.to_wire()),
         };
-        let peers: Vec<Peer> = on.iter().filter_map(|i| self.pins.get(i).cloned()).collect();
+        let peers = self.peers(on);
         for (peer, reply) in each(&peers, |peer| {
             let request = request.clone();
             async move { peer.retire(request, END_BOUND + MARGIN).await }
@@ -228,6 +244,26 @@ impl Driver {
         }
         as_done(committed)
     }
+}
+
+/// Restore on all at once: each reads all shards of its kind and name, and stages what is placed on it. Replies how many cut
+/// prefixes are lost.
+async fn stage(
+    request: pb::RestoreRequest,
+    shards: Vec<ShardRef>,
+    peers: Vec<Peer>,
+) -> Result<u64, (Instance, Refusal)> {
+    let bound = wire::read_span(request.timeout) + MARGIN;
+    let replies = all(&peers, |peer| {
+        let own = shards.iter().filter(|s| s.instance.same_server(&peer.instance));
+        let request = pb::RestoreRequest {
+            shards: own.map(wire::shard_to_wire).collect(),
+            ..request.clone()
+        };
+        async move { peer.restore(request, bound).await }
+    })
+    .await?;
+    Ok(replies.iter().map(|(_, r)| r.prefixes_lost).sum())
 }
 
 fn planned_mark(planned: &PlannedEpisode) -> Mark {

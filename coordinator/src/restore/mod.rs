@@ -16,7 +16,7 @@ use belay_core::{
         plan::{Scope, superseded},
         restore_run::{Done, Ending, RestoreRun, Step},
     },
-    ids::{CheckpointId, ExecutionId, Instance},
+    ids::{CheckpointId, ExecutionId, Instance, RolloutId},
     parts::PlannedEpisode,
     refusal::{Reason, Refusal},
 };
@@ -258,21 +258,19 @@ impl Driver {
     async fn drive(&mut self, mut run: RestoreRun, mut step: Step, turn: &Turn) {
         loop {
             let ending = self.run_to_end(&mut run, step).await;
-            let again = matches!(ending, Ending::Restored) && !self.removed.is_empty();
-            match again.then_some(()) {
-                None => return self.finish(ending).await,
-                Some(()) => match self.plan_anew(turn).await {
-                    Ok(()) => (run, step) = RestoreRun::begin(self.coordinator.mesh.instances()),
-                    Err(error) => {
-                        let failure = Failure {
-                            stage: "plan",
-                            instance: None,
-                            refusal: error.into(),
-                        };
-                        return self.finish(Ending::Abandoned(failure)).await;
-                    }
-                },
+            let orphans = self.orphans();
+            if orphans.is_empty() || !matches!(ending, Ending::Restored) {
+                return self.finish(ending).await;
             }
+            if let Err(error) = self.plan_anew(turn, orphans).await {
+                let failure = Failure {
+                    stage: "plan",
+                    instance: None,
+                    refusal: error.into(),
+                };
+                return self.finish(Ending::Abandoned(failure)).await;
+            }
+            (run, step) = RestoreRun::begin(self.coordinator.mesh.instances());
         }
     }
 
@@ -282,11 +280,12 @@ impl Driver {
             self.obey(run);
             let (name, began) = (run.stage(), Instant::now());
             self.coordinator.in_stage(name);
+            let paused = matches!(step, Step::Pause { .. });
             let done = match step {
                 Step::End(ending) => return ending,
                 step => self.perform(run, step).await,
             };
-            if name != run.stage() || matches!(done, Done::Ok) {
+            if !paused && !matches!(done, Done::Failed { .. }) {
                 self.events.tell(stage(name, began.elapsed(), String::new()));
             }
             step = run.after(done);
@@ -295,7 +294,7 @@ impl Driver {
 
     async fn perform(&mut self, run: &mut RestoreRun, step: Step) -> Done {
         match step {
-            Step::Stage { on } => self.stage_on(&on, self.left()).await,
+            Step::Stage { on } => self.stage_or_abort(run, &on).await,
             Step::Activate => self.activate().await,
             Step::Keep { on } => self.keep(&on).await,
             Step::Restage { on } => self.restage(&on).await,
@@ -380,7 +379,7 @@ impl Driver {
             checkpoint_id: self.id.to_string(),
             decision: pb::Decision::Abandon.into(),
         };
-        let peers: Vec<Peer> = on.iter().filter_map(|i| self.pins.get(i).cloned()).collect();
+        let peers = self.peers(on);
         for (peer, reply) in each(&peers, |peer| {
             let request = request.clone();
             async move { peer.resume(request, END_BOUND).await }
@@ -393,22 +392,22 @@ impl Driver {
         }
     }
 
-    /// The rollouts that had a part on a removed instance are restored once more, as attempts above those.
-    async fn plan_anew(&mut self, turn: &Turn) -> Result<(), CoordinatorError> {
-        let gone = std::mem::take(&mut self.removed);
-        let only = self
-            .plan
-            .iter()
-            .filter(|e| e.placement.iter().any(|p| gone.contains(p)))
+    /// The rollouts that were to have a part on an instance that was removed meanwhile.
+    fn orphans(&self) -> BTreeSet<RolloutId> {
+        let planned = self.plan.iter();
+        planned
+            .filter(|e| e.placement.iter().any(|p| self.removed.contains(p)))
             .map(|e| e.saved.rollout.clone())
-            .collect::<BTreeSet<_>>();
+            .collect()
+    }
+
+    /// These are restored once more, on the members that are left, as attempts above those that had a hole.
+    async fn plan_anew(&mut self, turn: &Turn, orphans: BTreeSet<RolloutId>) -> Result<(), CoordinatorError> {
         let scope = Scope {
-            only,
+            only: orphans,
             ..Scope::default()
         };
-        if scope.only.is_empty() {
-            self.plan.clear();
-        }
+        keeper::tend(&self.coordinator, turn).await?;
         let file = self.file().await?;
         self.coordinator.closed();
         let events = std::mem::replace(&mut self.events, Events::new().0);

@@ -3,6 +3,10 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use belay_core::ids::Instance;
+use belay_mesh::{
+    channel::{ChannelOptions, Channels},
+    tls::Tls,
+};
 
 use crate::{
     gate::{Gate, GateOptions},
@@ -33,6 +37,8 @@ pub struct ServerCommon {
     pub standalone: bool,
     /// How long a peer is called before it counts as unreachable.
     pub patience: Duration,
+    /// TLS on its ports and to its peers; plain text where it is unset.
+    pub tls: Option<Tls>,
 }
 
 impl ServerCommon {
@@ -46,7 +52,15 @@ impl ServerCommon {
             door: DEFAULT_DOOR,
             standalone: false,
             patience: DEFAULT_PATIENCE,
+            tls: None,
         }
+    }
+
+    /// The connections to its peers.
+    pub fn channels(&self) -> Channels {
+        Channels::new(ChannelOptions {
+            tls: self.tls.as_ref().map(|tls| tls.client.clone()),
+        })
     }
 
     /// The server's gate.

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use belay_core::{
-    ids::{CheckpointId, Digest, Incarnation, RolloutId},
+    ids::{CheckpointId, Digest, Incarnation, Instance, RolloutId},
     participant::{
         Commit, CommitReport, Decision, Durable, Fence, MarkList, Outcome, Phase, Prepare, PrepareReport,
-        Restore, RestoreReport, Settle, Shard, Waiting, lease,
+        Restore, RestoreReport, Settle, Shard, Waiting,
     },
     parts::{Mark, Need, PartSummary, PartitionEntry, PlannedEpisode, Restart, Standing},
-    refusal::{Blocker, Reason, Refusal},
+    refusal::{Blocker, Refusal},
 };
 use belay_mesh::{
     members::Member,
@@ -24,9 +24,9 @@ use crate::{prepare::Prepared, status::Seen};
 
 pub(crate) fn fence(fence: Option<pb::Fence>) -> Result<Fence, Refusal> {
     let fence = fence.ok_or_else(|| {
-        invalid(
+        wire::invalid(
             "fence",
-            "fence is missing: every call but Status names the coordinator's epoch and the incarnation it is meant for",
+            "is missing: every call but Status names the coordinator's epoch and the incarnation that it is meant for",
         )
     })?;
     Ok(Fence {
@@ -39,19 +39,12 @@ pub(crate) fn checkpoint_id(id: &str) -> Result<CheckpointId, Refusal> {
     id.parse()
 }
 
-pub(crate) fn timeout(wire: Option<prost_types::Duration>) -> Result<Duration, Refusal> {
-    lease::timeout(wire::duration("timeout", wire)?)
+pub(crate) fn timeout(timeout: Option<prost_types::Duration>) -> Result<Duration, Refusal> {
+    wire::timeout("timeout", timeout)
 }
 
 pub(crate) fn marks(marks: Vec<pb::Mark>) -> Result<Vec<Mark>, Refusal> {
-    marks.into_iter().map(mark).collect()
-}
-
-fn mark(mark: pb::Mark) -> Result<Mark, Refusal> {
-    Ok(Mark {
-        rollout: RolloutId::new(&mark.rollout_id)?,
-        attempt: mark.attempt,
-    })
+    marks.into_iter().map(wire::mark).collect()
 }
 
 /// Unset reads as no marks at version 0.
@@ -66,24 +59,25 @@ pub(crate) fn mark_set(set: Option<pb::MarkSet>) -> Result<MarkList, Refusal> {
 /// Unset reads as no members at version 0.
 pub(crate) fn members(list: Option<pb::MemberList>) -> Result<(u64, Vec<Member>), Refusal> {
     let list = list.unwrap_or_default();
-    let member = |member: pb::Member| {
-        Ok::<_, Refusal>(Member {
-            instance: wire::instance(member.instance)?,
-            data: member.data_address,
-            control: member.control_address,
-        })
-    };
-    let members = list.members.into_iter().map(member).collect::<Result<_, _>>()?;
+    let members = list
+        .members
+        .into_iter()
+        .map(wire::member)
+        .collect::<Result<_, _>>()?;
     Ok((list.version, members))
 }
 
 pub(crate) fn prepare(call: pb::PrepareRequest) -> Result<(Fence, Prepare, Duration), Refusal> {
     let timeout = timeout(call.timeout)?;
     let soft_limit = wire::duration("soft_limit", call.soft_limit)?;
+    if let Some(limit) = soft_limit.filter(|limit| *limit >= timeout) {
+        let rule = format!("{limit:?} is not below the call's timeout {timeout:?}");
+        return Err(wire::invalid("soft_limit", rule));
+    }
     let prepare = Prepare {
         id: checkpoint_id(&call.checkpoint_id)?,
-        grace: lease::grace(wire::duration("grace", call.grace)?)?,
-        soft_limit: lease::soft_limit(soft_limit, timeout)?,
+        grace: wire::grace(call.grace)?,
+        soft_limit,
         restarts: call.restarts.into_iter().map(restart).collect::<Result<_, _>>()?,
     };
     Ok((fence(call.fence)?, prepare, timeout))
@@ -112,9 +106,9 @@ pub(crate) fn decision(decision: i32) -> Result<Decision, Refusal> {
     match pb::Decision::try_from(decision) {
         Ok(pb::Decision::Keep) => Ok(Decision::Keep),
         Ok(pb::Decision::Abandon) => Ok(Decision::Abandon),
-        _ => Err(invalid(
+        _ => Err(wire::invalid(
             "decision",
-            format!("decision {decision} is neither KEEP nor ABANDON"),
+            format_args!("{decision} is neither 1 (KEEP) nor 2 (ABANDON)"),
         )),
     }
 }
@@ -124,17 +118,14 @@ pub(crate) fn settle(call: pb::SettleRequest) -> Result<(Fence, Settle), Refusal
         Ok(pb::Outcome::Published) => Outcome::Published,
         Ok(pb::Outcome::Discarded) => Outcome::Discarded,
         _ => {
-            return Err(invalid(
+            return Err(wire::invalid(
                 "outcome",
-                format!("outcome {} is neither PUBLISHED nor DISCARDED", call.outcome),
+                format_args!("{} is neither 1 (PUBLISHED) nor 2 (DISCARDED)", call.outcome),
             ));
         }
     };
     if outcome == Outcome::Discarded && !call.drop.is_empty() {
-        return Err(invalid(
-            "drop",
-            "drop is for PUBLISHED: what is discarded drops nothing",
-        ));
+        return Err(wire::invalid("drop", "is for PUBLISHED: DISCARDED drops nothing"));
     }
     let settle = Settle {
         id: checkpoint_id(&call.checkpoint_id)?,
@@ -173,25 +164,15 @@ fn planned(planned: pb::PlannedEpisode) -> Result<PlannedEpisode, Refusal> {
 }
 
 fn shard(shard: pb::Shard) -> Result<Shard, Refusal> {
-    let digest = Digest::try_from(shard.digest.as_ref()).map_err(|_| {
-        invalid(
-            "digest",
-            format!("a shard's digest has {} bytes, not 32", shard.digest.len()),
-        )
-    })?;
     Ok(Shard {
         instance: wire::instance(shard.instance)?,
         manifest: shard.manifest,
-        digest,
+        digest: wire::digest("digest", &shard.digest)?,
     })
 }
 
 pub(crate) fn rollouts(ids: &[String]) -> Result<Vec<RolloutId>, Refusal> {
     ids.iter().map(|id| RolloutId::new(id)).collect()
-}
-
-fn invalid(field: &'static str, message: impl Into<String>) -> Refusal {
-    Refusal::new(Reason::InvalidRequest, message).with("field", field)
 }
 
 // ---- to the wire
@@ -208,20 +189,12 @@ pub(crate) fn phase_to_wire(phase: Phase) -> i32 {
     phase.into()
 }
 
-/// A time that is too long for the wire is shown as the longest.
-pub(crate) fn duration_to_wire(duration: Duration) -> prost_types::Duration {
-    prost_types::Duration {
-        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        nanos: duration.subsec_nanos().cast_signed(),
-    }
-}
-
 pub(crate) fn blocker_to_wire(blocker: &Blocker) -> pb::Blocker {
     pb::Blocker {
         episode: Some(blocker.episode.to_wire()),
         instance: Some(blocker.instance.to_wire()),
         step: blocker.step.to_string(),
-        age: Some(duration_to_wire(blocker.age)),
+        age: Some(blocker.age.to_wire()),
         reason: blocker.reason.to_string(),
     }
 }
@@ -255,7 +228,7 @@ pub(crate) fn prepared_to_wire(prepared: Prepared) -> pb::PrepareResponse {
             phase: pb::Phase::Prepared.into(),
             restarts: restarts.iter().map(restart_to_wire).collect(),
             roots: roots.iter().map(ToWire::to_wire).collect(),
-            took: Some(duration_to_wire(took)),
+            took: Some(took.to_wire()),
             ..Default::default()
         },
     }
@@ -330,7 +303,7 @@ pub(crate) fn durable_to_wire(durable: Durable) -> pb::AwaitResponse {
         digest: digest_to_wire(durable.digest),
         bytes: durable.bytes,
         records: durable.records,
-        took: Some(duration_to_wire(durable.took)),
+        took: Some(durable.took.to_wire()),
     }
 }
 
@@ -339,15 +312,11 @@ pub(crate) fn restored_to_wire(report: RestoreReport) -> pb::RestoreResponse {
         staged: report.staged,
         bytes: report.bytes,
         prefixes_lost: report.prefixes_lost,
-        took: Some(duration_to_wire(report.took)),
+        took: Some(report.took.to_wire()),
     }
 }
 
-pub(crate) fn seen_to_wire(
-    seen: Seen,
-    instance: &belay_core::ids::Instance,
-    incarnation: Incarnation,
-) -> pb::StatusResponse {
+pub(crate) fn seen_to_wire(seen: Seen, instance: &Instance, incarnation: Incarnation) -> pb::StatusResponse {
     let view = seen.view;
     pb::StatusResponse {
         instance: Some(instance.to_wire()),
@@ -356,7 +325,7 @@ pub(crate) fn seen_to_wire(
         phase: phase_to_wire(view.phase),
         checkpoint_id: view.open.map(|id| id.to_string()).unwrap_or_default(),
         coordinator_epoch: view.epoch,
-        lease_left: view.lease_left.map(duration_to_wire),
+        lease_left: view.lease_left.map(|time| time.to_wire()),
         ready: view.ready,
         roots: seen.roots,
         blockers: view.waiting.blockers.iter().map(blocker_to_wire).collect(),
@@ -373,10 +342,10 @@ pub(crate) fn seen_to_wire(
         unclaimed_restored: seen.unclaimed,
         unsettled: view.unsettled.map(|unsettled| pb::UnsettledCapture {
             checkpoint_id: unsettled.id.to_string(),
-            age: Some(duration_to_wire(unsettled.age)),
+            age: Some(unsettled.age.to_wire()),
             durable: unsettled.durable,
         }),
-        in_doubt: view.in_doubt.map(duration_to_wire),
+        in_doubt: view.in_doubt.map(|time| time.to_wire()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         warnings: seen.warnings,
         members_version: seen.members_version,

@@ -4,7 +4,7 @@ use belay_core::{
     participant::{DEFAULT_BLOCKERS, Join, MarkList, Resumed},
     refusal::Refusal,
 };
-use belay_mesh::status::to_status;
+use belay_mesh::{status::to_status, wire::ToWire};
 use belay_proto::checkpoint::{self as pb, checkpoint_participant_server::CheckpointParticipant};
 use tonic::{Request, Response, Status};
 
@@ -66,7 +66,7 @@ impl<O: StateOwner> CheckpointParticipant for Participant<O> {
             let id = convert::checkpoint_id(&call.checkpoint_id)?;
             let left = self.inner.renew(&convert::fence(call.fence)?, id)?;
             Ok(pb::RenewResponse {
-                lease_left: left.map(convert::duration_to_wire),
+                lease_left: left.map(|left| left.to_wire()),
             })
         })())
     }

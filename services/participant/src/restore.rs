@@ -1,7 +1,7 @@
 //! Restore: reads the shards, and stages what is placed here.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -176,7 +176,8 @@ impl<O: StateOwner> Inner<O> {
         stop: &AtomicBool,
     ) -> Result<(StagedRecords<O::Staged>, u64), Refusal> {
         let instance = self.shared.instance();
-        let mut planned = self.placed_here(&call.plan);
+        let planned = self.placed_here(&call.plan);
+        let mut read = HashSet::with_capacity(planned.len());
         let store = self.open_store()?;
         let (mut staged, mut bytes) = (Vec::with_capacity(planned.len()), 0u64);
         for shard in &call.shards {
@@ -186,20 +187,22 @@ impl<O: StateOwner> Inner<O> {
                 if stop.load(Ordering::Acquire) {
                     return Err(self.staging_stale(call.id));
                 }
-                // Taken out of the plan, so that an episode in two shards is noticed below.
-                let Some(plan) = planned.remove(&record.episode) else {
-                    return Err(self.twice(call, &record.episode));
+                let Some(plan) = planned.get(&record.episode) else {
+                    continue;
                 };
+                if !read.insert(record.episode.clone()) {
+                    return Err(self.twice(call, &record.episode));
+                }
                 bytes += record.payload.len() as u64;
                 let ready = self
                     .owner
                     .stage(plan, record.payload)
                     .map_err(|refusal| refusal.episode(&record.episode).instance(instance))?;
-                staged.push((plan.clone(), ready));
+                staged.push(((*plan).clone(), ready));
             }
         }
         // A policy model begins a ledger at the first model call, so it may have nothing of an episode.
-        match planned.keys().min() {
+        match planned.keys().filter(|episode| !read.contains(episode)).min() {
             Some(missing) if instance.kind != Kind::PolicyModel => Err(self.missing(call, missing)),
             _ => Ok((staged, bytes)),
         }

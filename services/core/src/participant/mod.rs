@@ -26,7 +26,7 @@ mod admission;
 mod calls;
 mod checkpoint;
 mod ended;
-pub mod lease;
+mod lease;
 mod machine;
 mod marks;
 mod open_clock;

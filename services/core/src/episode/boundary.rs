@@ -193,6 +193,21 @@ impl Boundary {
         })
     }
 
+    /// The same boundary, its parts elsewhere.
+    #[must_use]
+    pub fn moved(&self, parts: Arc<SeededParts>) -> Self {
+        match self {
+            Self::Seed => Self::Seed,
+            Self::InvokeAgent(_) => Self::InvokeAgent(parts),
+            Self::CloseAgent(_, outcome) => Self::CloseAgent(parts, outcome.clone()),
+            Self::Verify(_, outcome) => Self::Verify(parts, outcome.clone()),
+            Self::CloseResources(_, outcome, verdict) => {
+                Self::CloseResources(parts, outcome.clone(), verdict.clone())
+            }
+            Self::Return(_, outcome, verdict) => Self::Return(parts, outcome.clone(), verdict.clone()),
+        }
+    }
+
     /// The parts on other servers without which the episode cannot go on from here.
     ///
     /// At `seed` there are none: what a seed in progress has made belongs to this life only, a restored one seeds anew.

@@ -191,6 +191,11 @@ impl Episodes {
         }
     }
 
+    /// The life that is held of an episode.
+    pub fn execution(&self, episode: &Episode) -> Option<ExecutionId> {
+        self.entry(episode).map(|entry| entry.execution)
+    }
+
     /// A finished, unacknowledged episode. EPISODE_UNKNOWN, or INVALID_REQUEST while it runs.
     pub fn finished(&self, episode: &Episode) -> Result<Arc<Finished>, Refusal> {
         let (reason, what) = match self.entry(episode).map(|entry| &entry.state) {

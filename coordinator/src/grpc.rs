@@ -25,7 +25,7 @@ use crate::{
     operator, report,
     report::RunState,
     restore::{self, RestoreOptions, Which},
-    retire, wire,
+    retire,
 };
 
 /// Entries in one message of a partition or a plan.
@@ -179,7 +179,7 @@ impl coordinator_server::Coordinator for Service {
             });
         Ok(Response::new(pb::CoordinatorRetireResponse {
             next: next.collect(),
-            unfinished: retired.unfinished.iter().map(wire::blocker_to_wire).collect(),
+            unfinished: retired.unfinished.iter().map(|b| b.to_wire()).collect(),
         }))
     }
 
@@ -382,12 +382,7 @@ fn abandoned_to_wire(failure: belay_core::coordinator::checkpoint_run::Failure) 
             failure.stage, failure.refusal.message
         ),
         stage: failure.stage.into(),
-        blockers: failure
-            .refusal
-            .blockers
-            .iter()
-            .map(wire::blocker_to_wire)
-            .collect(),
+        blockers: failure.refusal.blockers.iter().map(|b| b.to_wire()).collect(),
     }
 }
 
@@ -401,7 +396,7 @@ fn checkpoint_messages(id: CheckpointId, event: CheckpointEvent) -> Vec<pb::Chec
             count,
         } => vec![Event::Waiting(pb::StageWaiting {
             stage: stage.into(),
-            blockers: blockers.iter().map(wire::blocker_to_wire).collect(),
+            blockers: blockers.iter().map(|b| b.to_wire()).collect(),
             blocker_count: count,
         })],
         CheckpointEvent::Partition(partition) => {
@@ -409,12 +404,12 @@ fn checkpoint_messages(id: CheckpointId, event: CheckpointEvent) -> Vec<pb::Chec
                 .entries
                 .chunks(PIECE)
                 .map(|entries| pb::Partition {
-                    entries: entries.iter().map(wire::entry_to_wire).collect(),
+                    entries: entries.iter().map(|e| e.to_wire()).collect(),
                     ..Default::default()
                 })
                 .collect();
             pieces.extend(partition.restarts.chunks(PIECE).map(|restarts| pb::Partition {
-                restarts: restarts.iter().map(wire::restart_to_wire).collect(),
+                restarts: restarts.iter().map(|r| r.to_wire()).collect(),
                 ..Default::default()
             }));
             let mut last = pieces.pop().unwrap_or_default();
@@ -450,7 +445,7 @@ fn restore_messages(id: CheckpointId, event: RestoreEvent) -> Vec<pb::Coordinato
                 .chunks(PIECE)
                 .map(|episodes| pb::RestorePlan {
                     source: source.to_string(),
-                    episodes: episodes.iter().map(wire::planned_to_wire).collect(),
+                    episodes: episodes.iter().map(|e| e.to_wire()).collect(),
                     ..Default::default()
                 })
                 .collect();

@@ -22,7 +22,6 @@ use futures_util::future::join_all;
 use crate::{
     peer::{self, Peer},
     superseded::Superseded,
-    wire,
 };
 
 /// What a member was last seen to be.
@@ -196,7 +195,7 @@ impl Mesh {
 /// A status that is what it should be: a server that answers under another's name is as good as silent.
 fn read(instance: &Instance, status: pb::StatusResponse) -> View {
     let who = belay_mesh::wire::instance(status.instance.clone());
-    match (who, wire::incarnation(&status.incarnation)) {
+    match (who, status.incarnation.parse::<Incarnation>()) {
         (Ok(who), Ok(incarnation)) if who == *instance => View::Here {
             incarnation,
             status: Arc::new(status),

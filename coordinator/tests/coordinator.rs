@@ -1,5 +1,7 @@
 //! The coordinator against real participants with toy owners: checkpoints, restores, crashes of everybody at every stage.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::time::Duration;

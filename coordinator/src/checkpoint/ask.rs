@@ -45,7 +45,7 @@ impl Driver {
                 .options
                 .soft_limit
                 .map(|limit| (limit.min(share * 9 / 10)).to_wire()),
-            restarts: restarts.iter().map(wire::restart_to_wire).collect(),
+            restarts: restarts.iter().map(|r| r.to_wire()).collect(),
         };
         let replies = tokio::select! {
             replies = all(&peers, |peer| {

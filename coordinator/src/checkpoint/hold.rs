@@ -47,41 +47,29 @@ impl Driver {
         };
         self.events.tell(CheckpointEvent::Held(hold));
         let began = Instant::now();
-        let over = sleep(hold);
-        tokio::pin!(over);
-        let lost = self.lease.lost();
-        tokio::pin!(lost);
         let given_up = |why: String| Done::Failed {
             instance: None,
             refusal: Refusal::new(Reason::RunAbandoned, why),
         };
-        let done = loop {
-            tokio::select! {
-                command = self.commands.recv() => match command {
-                    Some(RunCommand::Publish { controller_state, reply }) => {
-                        self.controller_state = controller_state;
-                        self.waiting = Some(Waiting::Publish(reply));
-                        break Done::Ok;
-                    }
-                    Some(RunCommand::Abort { reply }) => {
-                        self.waiting = Some(Waiting::Abort(reply));
-                        break given_up("Abort was called".into());
-                    }
-                    Some(RunCommand::Removed(instance)) => {
-                        break given_up(format!("{instance} was removed from the mesh"));
-                    }
-                    None => break given_up("nobody can publish it any more".into()),
-                },
-                () = self.events.closed() => {
-                    break given_up("the stream of the held checkpoint ended before Publish".into());
+        let done = tokio::select! {
+            command = self.commands.recv() => match command {
+                Some(RunCommand::Publish { controller_state, reply }) => {
+                    self.controller_state = controller_state;
+                    self.waiting = Some(Waiting::Publish(reply));
+                    Done::Ok
                 }
-                () = &mut over => {
-                    break given_up(format!("neither Publish nor Abort came within the hold timeout of {hold:.1?}"));
+                Some(RunCommand::Abort { reply }) => {
+                    self.waiting = Some(Waiting::Abort(reply));
+                    given_up("Abort was called".into())
                 }
-                (instance, refusal) = &mut lost => {
-                    break Done::Failed { instance: Some(instance), refusal };
-                }
+                Some(RunCommand::Removed(instance)) => given_up(format!("{instance} was removed from the mesh")),
+                None => given_up("nobody can publish it any more".into()),
+            },
+            () = self.events.closed() => given_up("the stream of the held checkpoint ended before Publish".into()),
+            () = sleep(hold) => {
+                given_up(format!("neither Publish nor Abort came within the hold timeout of {hold:.1?}"))
             }
+            (instance, refusal) = self.lease.lost() => Done::Failed { instance: Some(instance), refusal },
         };
         // The hold is the controller's time, not the run's.
         self.deadline += began.elapsed();

@@ -83,7 +83,7 @@ impl Driver {
             source: self.source.to_string(),
             timeout: Some(bound.to_wire()),
             marks: Some(self.coordinator.journal.read(keeper::mark_set)),
-            plan: self.plan.iter().map(wire::planned_to_wire).collect(),
+            plan: self.plan.iter().map(|e| e.to_wire()).collect(),
             shards: Vec::new(),
         })
     }

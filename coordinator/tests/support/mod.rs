@@ -1,7 +1,5 @@
 //! A mesh of toy participants in this process, each on a runtime of its own, so that it can be killed; and a coordinator likewise.
 
-#![allow(dead_code)]
-
 pub mod toy;
 
 use std::{

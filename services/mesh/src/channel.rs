@@ -6,15 +6,37 @@ use std::{
     time::Duration,
 };
 
+use belay_core::refusal::{Reason, Refusal};
 use tonic::{
-    service::interceptor::InterceptedService,
+    Request, Status,
+    service::{Interceptor, interceptor::InterceptedService},
     transport::{Channel, ClientTlsConfig, Endpoint},
 };
 
-pub use crate::telemetry::InjectContext;
+use crate::{status, telemetry};
 
 /// A channel that carries the caller's W3C trace context.
-pub type MeshChannel = InterceptedService<Channel, InjectContext>;
+pub type MeshChannel = InterceptedService<Channel, Outgoing>;
+
+/// What happens to a call before it leaves: it gets the current span's context, or a refusal where the channel's address is
+/// none.
+#[derive(Clone, Default, Debug)]
+pub struct Outgoing {
+    unusable: Option<Arc<str>>,
+}
+
+impl Interceptor for Outgoing {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(why) = &self.unusable {
+            return Err(status::to_status(&Refusal::new(
+                Reason::InvalidRequest,
+                why.as_ref(),
+            )));
+        }
+        telemetry::inject_context(request.metadata_mut());
+        Ok(request)
+    }
+}
 
 /// Flow-control window of streams and connections, in bytes: with the default, thousands of small calls at once end a
 /// connection.
@@ -85,14 +107,26 @@ impl Channels {
     }
 
     fn connect(&self, address: &str) -> MeshChannel {
+        match self.endpoint(address) {
+            Ok(endpoint) => InterceptedService::new(endpoint.connect_lazy(), Outgoing::default()),
+            // Nobody waits for a channel, so its calls say it.
+            Err(why) => {
+                let unusable = Some(why.into());
+                let nowhere = Endpoint::from_static("http://0.0.0.0").connect_lazy();
+                InterceptedService::new(nowhere, Outgoing { unusable })
+            }
+        }
+    }
+
+    fn endpoint(&self, address: &str) -> Result<Endpoint, String> {
+        check_address(address)?;
         let scheme = if self.options.tls.is_some() {
             "https"
         } else {
             "http"
         };
-        // An address that is no URI gives an endpoint that nobody answers: the call says so, with the address.
         let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
-            .unwrap_or_else(|_| Endpoint::from_static("http://127.0.0.1:0"))
+            .map_err(|error| format!("{address:?} is not an address: {error}"))?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .initial_stream_window_size(WINDOW)
@@ -100,10 +134,51 @@ impl Channels {
             .http2_keep_alive_interval(KEEPALIVE)
             .keep_alive_timeout(KEEPALIVE)
             .keep_alive_while_idle(true);
-        let endpoint = match &self.options.tls {
-            Some(tls) => endpoint.clone().tls_config(tls.clone()).unwrap_or(endpoint),
-            None => endpoint,
-        };
-        InterceptedService::new(endpoint.connect_lazy(), InjectContext)
+        match &self.options.tls {
+            Some(tls) => endpoint
+                .tls_config(tls.clone())
+                .map_err(|error| format!("the TLS of the channel to {address} cannot be set up: {error}")),
+            None => Ok(endpoint),
+        }
+    }
+}
+
+/// The rule of every address: `host:port`. Says what is wrong with it.
+pub fn check_address(address: &str) -> Result<(), String> {
+    let port = address
+        .parse::<http::uri::Authority>()
+        .ok()
+        .filter(|authority| !authority.host().is_empty() && !address.contains('@'))
+        .and_then(|authority| authority.port_u16());
+    match port {
+        Some(_) => Ok(()),
+        None => Err(format!(
+            "{address:?} is not an address: host:port, for example 127.0.0.1:7000"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_host_and_port() {
+        for good in ["127.0.0.1:0", "[::1]:7000", "belay-agent-0.belay:7001"] {
+            assert_eq!(check_address(good), Ok(()));
+        }
+        for bad in [
+            "",
+            "127.0.0.1",
+            ":7000",
+            "a b:1",
+            "a:70000",
+            "http://a:1",
+            "u@a:1",
+            "a:1/x",
+        ] {
+            let message = check_address(bad).unwrap_err();
+            assert!(message.contains(&format!("{bad:?}")), "{message}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use opentelemetry::{
 };
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
 use opentelemetry_sdk::{Resource, propagation::TraceContextPropagator, trace::SdkTracerProvider};
-use tonic::metadata::{KeyRef, MetadataKey, MetadataMap};
+use tonic::metadata::{MetadataKey, MetadataMap};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use tracing_subscriber::{
@@ -123,29 +123,22 @@ pub fn install_crypto() {
 }
 
 /// Puts the current span's context into outgoing metadata.
-#[derive(Clone, Default, Debug)]
-pub struct InjectContext;
-
-impl tonic::service::Interceptor for InjectContext {
-    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
-        if TRACING.load(Ordering::Relaxed) {
-            let context = Span::current().context();
-            let metadata = request.metadata_mut();
-            global::get_text_map_propagator(|propagator| {
-                propagator.inject_context(&context, &mut Outgoing(metadata))
-            });
-        }
-        Ok(request)
+pub(crate) fn inject_context(metadata: &mut MetadataMap) {
+    if !TRACING.load(Ordering::Relaxed) {
+        return;
     }
+    let context = Span::current().context();
+    global::get_text_map_propagator(|propagator| {
+        propagator.inject_context(&context, &mut Outgoing(metadata));
+    });
 }
 
 /// The span of an incoming call, a child of the caller's.
-pub fn server_span(path: &str, headers: &http::HeaderMap) -> Span {
+pub(crate) fn server_span(path: &str, headers: &http::HeaderMap) -> Span {
     if !TRACING.load(Ordering::Relaxed) {
         return Span::none();
     }
-    let metadata = MetadataMap::from_headers(headers.clone());
-    let parent = global::get_text_map_propagator(|propagator| propagator.extract(&Incoming(&metadata)));
+    let parent = global::get_text_map_propagator(|propagator| propagator.extract(&Incoming(headers)));
     let span = tracing::info_span!(
         "call",
         otel.name = path.trim_start_matches('/'),
@@ -166,7 +159,7 @@ impl Injector for Outgoing<'_> {
     }
 }
 
-struct Incoming<'a>(&'a MetadataMap);
+struct Incoming<'a>(&'a http::HeaderMap);
 
 impl Extractor for Incoming<'_> {
     fn get(&self, key: &str) -> Option<&str> {
@@ -174,12 +167,6 @@ impl Extractor for Incoming<'_> {
     }
 
     fn keys(&self) -> Vec<&str> {
-        self.0
-            .keys()
-            .map(|key| match key {
-                KeyRef::Ascii(key) => key.as_str(),
-                KeyRef::Binary(key) => key.as_str(),
-            })
-            .collect()
+        self.0.keys().map(http::HeaderName::as_str).collect()
     }
 }

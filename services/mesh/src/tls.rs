@@ -1,8 +1,9 @@
 //! TLS for every listener and every channel, both ways, from three PEM files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig};
 
 use crate::config::{ConfigError, TlsConfig};
 
@@ -19,17 +20,20 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Reads the files that the configuration names.
+    /// Reads and checks the files that the configuration names.
     pub fn load(config: &TlsConfig) -> Result<Self, ConfigError> {
-        let read = |path: &Path| {
-            std::fs::read(path).map_err(|source| ConfigError::Read {
-                path: path.into(),
-                source,
-            })
-        };
-        let ca = Certificate::from_pem(read(&config.ca)?);
-        let identity = Identity::from_pem(read(&config.cert)?, read(&config.key)?);
-        Ok(Self {
+        let ca = certificates("ca", &config.ca)?;
+        let certificate = certificates("cert", &config.cert)?;
+        let key = read(&config.key)?;
+        PrivateKeyDer::from_pem_slice(&key).map_err(|error| {
+            rule(
+                &config.key,
+                format!("is no private key in PEM ({error}); see [tls] key"),
+            )
+        })?;
+        let ca = Certificate::from_pem(ca);
+        let identity = Identity::from_pem(certificate, key);
+        let tls = Self {
             server: ServerTlsConfig::new()
                 .identity(identity.clone())
                 .client_ca_root(ca.clone()),
@@ -37,6 +41,57 @@ impl Tls {
                 .ca_certificate(ca)
                 .identity(identity)
                 .domain_name(SERVER_NAME),
-        })
+        };
+        tls.check()
+            .map_err(|what| rule(&config.cert, format!("cannot be used with its key: {what}")))?;
+        Ok(tls)
+    }
+
+    /// What a listener and a channel would only find later, and say less well.
+    fn check(&self) -> Result<(), String> {
+        let innermost = |error: tonic::transport::Error| {
+            let mut cause: &dyn std::error::Error = &error;
+            while let Some(inner) = cause.source() {
+                cause = inner;
+            }
+            cause.to_string()
+        };
+        Server::builder()
+            .tls_config(self.server.clone())
+            .map_err(innermost)?;
+        Endpoint::from_static("https://belay")
+            .tls_config(self.client.clone())
+            .map_err(innermost)?;
+        Ok(())
+    }
+}
+
+/// The file's bytes, once they are known to hold a certificate.
+fn certificates(key: &str, path: &Path) -> Result<Vec<u8>, ConfigError> {
+    let pem = read(path)?;
+    match CertificateDer::pem_slice_iter(&pem).next() {
+        Some(Ok(_)) => Ok(pem),
+        Some(Err(error)) => Err(rule(
+            path,
+            format!("is no certificate in PEM ({error}); see [tls] {key}"),
+        )),
+        None => Err(rule(
+            path,
+            format!("holds no certificate in PEM; see [tls] {key}"),
+        )),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    std::fs::read(path).map_err(|source| ConfigError::Read {
+        path: path.into(),
+        source,
+    })
+}
+
+fn rule(path: &Path, rule: String) -> ConfigError {
+    ConfigError::Rule {
+        path: PathBuf::from(path),
+        rule,
     }
 }

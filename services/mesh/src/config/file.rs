@@ -1,9 +1,6 @@
 //! `mesh.toml`. Every key has a default, so an empty file is the built-in mesh.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use belay_core::{
     ids::{Instance, Kind},
@@ -11,6 +8,7 @@ use belay_core::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::{rules, write_whole};
 use crate::telemetry::TelemetryOptions;
 
 /// Why a configuration cannot be used: one line that names the file, the place and the rule.
@@ -300,7 +298,7 @@ impl MeshConfig {
         } else {
             config
         };
-        config.check().map_err(|rule| ConfigError::Rule {
+        rules::check(&config).map_err(|rule| ConfigError::Rule {
             path: path.into(),
             rule,
         })?;
@@ -313,71 +311,7 @@ impl MeshConfig {
             path: path.into(),
             message: error.to_string(),
         })?;
-        std::fs::write(path, text).map_err(|source| ConfigError::Write {
-            path: path.into(),
-            source,
-        })
-    }
-
-    /// The rules beyond the keys' own.
-    pub fn check(&self) -> Result<(), String> {
-        let mut seen = BTreeSet::new();
-        for server in &self.servers {
-            let label = format!(
-                "[[server]] kind = \"{}\", name = \"{}\"",
-                server.kind, server.name
-            );
-            Instance::new(server.kind, &server.name, 0)
-                .map_err(|refusal| format!("{label}: {}", refusal.message))?;
-            if !seen.insert((server.kind, server.name.clone())) {
-                return Err(format!(
-                    "{label} stands twice; write replicas = 2 for a second one"
-                ));
-            }
-            if server.replicas == 0 {
-                return Err(format!("{label}: replicas = 0; leave the server out instead"));
-            }
-            let fixed = server.addresses.len();
-            if fixed != 0 && fixed != server.replicas as usize {
-                return Err(format!(
-                    "{label}: {fixed} addresses for {} replicas; give one each, or none",
-                    server.replicas
-                ));
-            }
-            let resources = server.kind == Kind::Resources;
-            let theirs = server.builtin.is_some()
-                || server.mode.is_some()
-                || server.verify.is_some()
-                || server.effect_log.is_some();
-            if theirs && !resources {
-                return Err(format!(
-                    "{label}: builtin, mode, verify and effect_log belong to kind = \"resources\""
-                ));
-            }
-            if server.max_steps.is_some() && server.kind != Kind::Agent {
-                return Err(format!("{label}: max_steps belongs to kind = \"agent\""));
-            }
-            if server.max_unacknowledged.is_some() && server.kind != Kind::Environment {
-                return Err(format!(
-                    "{label}: max_unacknowledged belongs to kind = \"environment\""
-                ));
-            }
-        }
-        if let Some(kind) = Kind::ALL
-            .into_iter()
-            .find(|kind| !self.servers.iter().any(|s| s.kind == *kind))
-        {
-            return Err(format!(
-                "no [[server]] has kind = \"{kind}\"; a mesh needs one of each kind"
-            ));
-        }
-        Instance::new(Kind::Environment, &self.deployment, 0).map_err(|_| {
-            format!(
-                "deployment = {:?} is not a name: letters, digits, '.', '_' or '-'",
-                self.deployment
-            )
-        })?;
-        Ok(())
+        write_whole(path, text.as_bytes())
     }
 
     /// Every instance, in order.
@@ -410,71 +344,5 @@ fn one_line(text: &str, error: &toml::de::Error) -> String {
             format!("line {line}: {message}")
         }
         None => message,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Result<MeshConfig, String> {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("mesh.toml");
-        std::fs::write(&path, text).unwrap();
-        MeshConfig::read(&path)
-            .map_err(|error| error.to_string().replace(&*path.to_string_lossy(), "mesh.toml"))
-    }
-
-    #[test]
-    fn an_empty_file_is_the_built_in_mesh_and_it_reads_back_as_written() {
-        let config = read("").unwrap();
-        assert_eq!(config, MeshConfig::default());
-        let names: Vec<_> = config.instances().iter().map(ToString::to_string).collect();
-        assert_eq!(
-            names,
-            [
-                "environment/default/0",
-                "policy-model/default/0",
-                "agent/default/0",
-                "resources/counter/0",
-                "resources/synonyms/0",
-                "resources/weather/0",
-            ]
-        );
-        let text = toml::to_string(&config).unwrap();
-        assert_eq!(read(&text).unwrap(), config);
-    }
-
-    #[test]
-    fn what_is_wrong_is_said_in_one_line_with_its_place() {
-        let base = "[[server]]\nkind = \"environment\"\n[[server]]\nkind = \"agent\"\n[[server]]\nkind = \"policy-model\"\n";
-        let cases = [
-            ("deployment = 3", "line 1: invalid type"),
-            ("\nroots = \"x\"", "line 2: unknown field `roots`"),
-            ("[engine]\nkind = \"magic\"", "unknown variant `magic`"),
-            ("deployment = \"a/b\"", "deployment = \"a/b\" is not a name"),
-            (base, "no [[server]] has kind = \"resources\""),
-            (
-                &format!("{base}[[server]]\nkind = \"resources\"\nname = \"a b\""),
-                "\"a b\" is not a server's name",
-            ),
-            (&format!("{base}[[server]]\nkind = \"agent\""), "stands twice"),
-            (
-                &format!("{base}[[server]]\nkind = \"resources\"\nreplicas = 0"),
-                "replicas = 0",
-            ),
-            (
-                &format!("{base}[[server]]\nkind = \"resources\"\nmax_steps = 1"),
-                "max_steps belongs to",
-            ),
-        ];
-        for (text, expected) in cases {
-            let message = read(text).unwrap_err();
-            assert!(
-                message.starts_with("mesh.toml: ") && message.contains(expected),
-                "{text:?}: {message}"
-            );
-            assert_eq!(message.lines().count(), 1, "{message}");
-        }
     }
 }

@@ -1,14 +1,14 @@
 //! `mesh.json`: where a running mesh is. `belay up` writes it; every other command and the coordinator read it.
 
 use std::{
-    io::{ErrorKind, Write as _},
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
 use belay_core::ids::Instance;
 use serde::{Deserialize, Serialize};
 
-use super::ConfigError;
+use super::{ConfigError, write_whole};
 use crate::members::Member;
 
 /// A running mesh.
@@ -71,22 +71,10 @@ impl ResolvedMesh {
 
     /// Writes the file in one step: a reader sees the old one or the new one.
     pub fn write(&self, path: &Path) -> Result<(), ConfigError> {
-        let failed = |source| ConfigError::Write {
-            path: path.into(),
-            source,
-        };
-        let folder = path
-            .parent()
-            .filter(|p| !p.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
-        std::fs::create_dir_all(folder).map_err(failed)?;
         let text = serde_json::to_vec_pretty(self).map_err(|error| ConfigError::Parse {
             path: path.into(),
             message: error.to_string(),
         })?;
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-        file.write_all(&text).map_err(failed)?;
-        file.persist(path).map_err(|error| failed(error.error))?;
-        Ok(())
+        write_whole(path, &text)
     }
 }

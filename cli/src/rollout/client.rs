@@ -1,0 +1,249 @@
+//! A controller's side of one rollout: what it sends, and what it does about each answer (docs/driving.md has the rules).
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use belay_core::{
+    ids::{Episode, RolloutId},
+    refusal::{Reason, Refusal},
+};
+use belay_mesh::{
+    channel::{Channels, MeshChannel},
+    server::MAX_MESSAGE,
+    status::{self, IntoRefusal as _},
+    wire::ToWire as _,
+};
+use belay_proto::{
+    checkpoint::{CoordinatorRetireRequest, Mark, coordinator_client::CoordinatorClient},
+    episode::{
+        AcknowledgeRequest, Expect, GetTrajectoryRequest, RunRequest, RunResponse, TrajectoryRow,
+        environment_client::EnvironmentClient,
+    },
+};
+use bytes::Bytes;
+use tonic::Status;
+
+use super::locate::Locate;
+
+/// One rollout to be run.
+#[derive(Clone, Debug)]
+pub struct RolloutSpec {
+    /// Its id.
+    pub rollout: RolloutId,
+    /// The environment's name.
+    pub environment: String,
+    /// The task row.
+    pub task: Bytes,
+    /// At most this many model calls; 0: the agent's own limit.
+    pub max_steps: u32,
+}
+
+/// How patient a controller is.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// With a mesh that does not answer: it may be on its way back from a crash.
+    pub mesh: Duration,
+    /// Attempts that may fail before the rollout does.
+    pub attempts: u32,
+}
+
+/// Why a rollout has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum RolloutFailure {
+    /// The mesh did not answer for as long as the controller is patient.
+    #[error("the mesh did not answer for {0:?}; the last error: {1}")]
+    Unreachable(Duration, String),
+    /// It was refused, and would be again.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// Its attempts failed.
+    #[error("{0} attempts failed; the last one: {1}")]
+    Attempts(u32, Refusal),
+}
+
+/// A controller of rollouts. Cheap to clone.
+#[derive(Clone)]
+pub struct RolloutClient {
+    locate: Arc<Locate>,
+    channels: Channels,
+    patience: Patience,
+    environment: Arc<Mutex<Option<String>>>,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+impl RolloutClient {
+    /// Of the mesh that `locate` finds.
+    pub fn new(locate: Locate, patience: Patience) -> Self {
+        let channels = Channels::default();
+        Self { locate: Arc::new(locate), channels, patience, environment: Arc::default() }
+    }
+
+    /// Runs a rollout to its end, over crashes and restores of the mesh, and replies its result, which is not acknowledged yet.
+    pub async fn run_to_end(&self, spec: &RolloutSpec) -> Result<RunResponse, RolloutFailure> {
+        let mut episode = Episode::new(spec.rollout.clone(), 0);
+        let mut failed = 0;
+        let mut trouble = Trouble::new(self.patience.mesh);
+        loop {
+            let error = match self.run_once(spec, &episode).await {
+                Ok(response) => return Ok(response),
+                Err(error) => error,
+            };
+            let Some(refusal) = status::from_status(&error) else {
+                if !status::is_transport(&error) {
+                    return Err(RolloutFailure::Refused(error.into_refusal()));
+                }
+                // The mesh is gone; when it is back it may be somewhere else.
+                self.forget_address();
+                trouble.pause(status::describe(&error)).await?;
+                continue;
+            };
+            if refusal.retry_after.is_some() {
+                trouble.pause(refusal.to_string()).await?;
+                continue;
+            }
+            trouble = Trouble::new(self.patience.mesh);
+            match refusal.reason {
+                Reason::StaleAttempt => episode.attempt = next_attempt(&refusal, &episode)?,
+                reason if ends_attempt(reason) => {
+                    failed += 1;
+                    if failed >= self.patience.attempts {
+                        return Err(RolloutFailure::Attempts(failed, refusal));
+                    }
+                    episode.attempt = self.retire(&episode, &mut trouble).await?;
+                }
+                _ => return Err(RolloutFailure::Refused(refusal)),
+            }
+        }
+    }
+
+    async fn run_once(&self, spec: &RolloutSpec, episode: &Episode) -> Result<RunResponse, Status> {
+        let request = RunRequest {
+            episode: Some(episode.to_wire()),
+            expect: Expect::Either.into(),
+            environment: spec.environment.clone(),
+            task: spec.task.clone(),
+            max_steps: spec.max_steps,
+            ..Default::default()
+        };
+        Ok(self.environment().await?.run(request).await?.into_inner())
+    }
+
+    /// Ends an attempt for good, and replies the one to send next.
+    async fn retire(&self, episode: &Episode, trouble: &mut Trouble) -> Result<u32, RolloutFailure> {
+        loop {
+            let request = CoordinatorRetireRequest {
+                marks: vec![Mark { rollout_id: episode.rollout.as_str().into(), attempt: episode.attempt }],
+                timeout: None,
+            };
+            let retired = match self.locate.coordinator() {
+                Ok(address) => CoordinatorClient::new(self.channels.control(&address)).retire(request).await,
+                Err(error) => Err(Status::unavailable(format!("{error:#}"))),
+            };
+            let error = match retired {
+                Ok(reply) => {
+                    let next = reply.into_inner().next.into_iter().next().map(|next| next.attempt);
+                    return Ok(next.unwrap_or(episode.attempt + 1));
+                }
+                Err(error) => error,
+            };
+            let refusal = status::from_status(&error);
+            let passing = status::is_transport(&error)
+                || refusal.as_ref().is_some_and(|r| r.reason == Reason::CheckpointConflict || r.retry_after.is_some());
+            if !passing {
+                return Err(RolloutFailure::Refused(error.into_refusal()));
+            }
+            trouble.pause(status::describe(&error)).await?;
+        }
+    }
+
+    /// Frees results that are durable here. A lost acknowledgement costs memory there, no more: what fails is said, not repeated.
+    pub async fn acknowledge(&self, episodes: Vec<Episode>) -> Result<(), Status> {
+        let episodes = episodes.iter().map(|episode| episode.to_wire()).collect();
+        self.environment().await?.acknowledge(AcknowledgeRequest { episodes }).await?;
+        Ok(())
+    }
+
+    /// The tokens of a finished episode.
+    pub async fn trajectory(&self, episode: &Episode) -> Result<Vec<TrajectoryRow>, Status> {
+        let request = GetTrajectoryRequest { episode: Some(episode.to_wire()) };
+        let mut rows = self.environment().await?.get_trajectory(request).await?.into_inner();
+        let mut trajectory = Vec::new();
+        while let Some(message) = rows.message().await? {
+            trajectory.extend(message.row);
+        }
+        Ok(trajectory)
+    }
+
+    /// The environments that the mesh has.
+    pub async fn environments(&self) -> anyhow::Result<Vec<String>> {
+        self.locate.environments(&self.channels).await
+    }
+
+    async fn environment(&self) -> Result<EnvironmentClient<MeshChannel>, Status> {
+        let known = self.environment.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let address = match known {
+            Some(address) => address,
+            None => {
+                let found = self.locate.environment(&self.channels).await;
+                let address = found.map_err(|error| Status::unavailable(format!("{error:#}")))?;
+                *self.environment.lock().unwrap_or_else(PoisonError::into_inner) = Some(address.clone());
+                address
+            }
+        };
+        Ok(EnvironmentClient::new(self.channels.data(&address))
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE))
+    }
+
+    fn forget_address(&self) {
+        *self.environment.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// The attempt that a refusal names. A controller computes none.
+fn next_attempt(refusal: &Refusal, episode: &Episode) -> Result<u32, RolloutFailure> {
+    let named = refusal.get("next_attempt").and_then(|next| next.parse().ok());
+    named.filter(|next| *next != episode.attempt).ok_or_else(|| RolloutFailure::Refused(refusal.clone()))
+}
+
+/// The attempt is over, and another one can do better: a server lost its part, or the engine or a peer failed.
+fn ends_attempt(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::EpisodeUnknown
+            | Reason::StaleExecution
+            | Reason::OperationPast
+            | Reason::OperationMismatch
+            | Reason::EngineFailed
+            | Reason::PeerUnreachable
+            | Reason::DeadlinePassed
+            | Reason::AttemptLive
+    )
+}
+
+/// The time since the mesh last answered, and how long to wait before it is asked again.
+struct Trouble {
+    patience: Duration,
+    since: Option<Instant>,
+    pause: Duration,
+}
+
+impl Trouble {
+    fn new(patience: Duration) -> Self {
+        Self { patience, since: None, pause: FIRST_PAUSE }
+    }
+
+    async fn pause(&mut self, last_error: String) -> Result<(), RolloutFailure> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= self.patience {
+            return Err(RolloutFailure::Unreachable(self.patience, last_error));
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Ok(())
+    }
+}

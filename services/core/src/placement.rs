@@ -8,7 +8,9 @@ pub fn place<'a>(
     rollout: &RolloutId,
     replicas: impl IntoIterator<Item = &'a Instance>,
 ) -> Option<&'a Instance> {
-    replicas.into_iter().max_by_key(|replica| (score(rollout, replica), replica.replica))
+    replicas
+        .into_iter()
+        .max_by_key(|replica| (score(rollout, replica), replica.replica))
 }
 
 fn score(rollout: &RolloutId, replica: &Instance) -> u64 {
@@ -27,7 +29,9 @@ mod tests {
     use crate::ids::Kind;
 
     fn replicas(n: u32) -> Vec<Instance> {
-        (0..n).map(|replica| Instance::new(Kind::Resources, "counter", replica).unwrap()).collect()
+        (0..n)
+            .map(|replica| Instance::new(Kind::Resources, "counter", replica).unwrap())
+            .collect()
     }
 
     fn rollout(n: u32) -> RolloutId {
@@ -41,7 +45,10 @@ mod tests {
         for n in 0..4_000 {
             counts[place(&rollout(n), &replicas).unwrap().replica as usize] += 1;
         }
-        assert!(counts.iter().all(|&count| (850..1_150).contains(&count)), "{counts:?}");
+        assert!(
+            counts.iter().all(|&count| (850..1_150).contains(&count)),
+            "{counts:?}"
+        );
         assert_eq!(place(&rollout(0), &[]), None);
     }
 
@@ -50,10 +57,16 @@ mod tests {
         let (four, five) = (replicas(4), replicas(5));
         let mut moved = 0;
         for n in 0..4_000 {
-            let (before, after) = (place(&rollout(n), &four).unwrap(), place(&rollout(n), &five).unwrap());
+            let (before, after) = (
+                place(&rollout(n), &four).unwrap(),
+                place(&rollout(n), &five).unwrap(),
+            );
             assert!(before == after || after.replica == 4, "{before} -> {after}");
             moved += u32::from(before != after);
         }
-        assert!((650..950).contains(&moved), "{moved} of 4,000 moved, about 800 expected");
+        assert!(
+            (650..950).contains(&moved),
+            "{moved} of 4,000 moved, about 800 expected"
+        );
     }
 }

@@ -39,7 +39,7 @@ pub const MAX_MESSAGE: usize = 256 * 1024 * 1024;
 /// Episode calls on one connection: long ones park by the thousand.
 const DATA_STREAMS: u32 = 100_000;
 
-/// How long open calls may go on once the end is asked for.
+/// How long open calls may go on once the end is asked for, where nothing else is said.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// A server of the mesh, before it runs.
@@ -60,10 +60,11 @@ struct Port {
 }
 
 /// What both ports have in common.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Options {
     tls: Option<ServerTlsConfig>,
     faults: FaultLayer,
+    drain: Duration,
 }
 
 impl Port {
@@ -102,7 +103,11 @@ impl MeshServer {
             health: HealthHandle::new(),
             reporter,
             metrics: Metrics::new(name),
-            options: Options::default(),
+            options: Options {
+                tls: None,
+                faults: FaultLayer::default(),
+                drain: DRAIN,
+            },
         }
     }
 
@@ -151,6 +156,13 @@ impl MeshServer {
         self
     }
 
+    /// How long open calls may go on once the end is asked for; 5 s where it is not said.
+    #[must_use]
+    pub fn drain(mut self, limit: Duration) -> Self {
+        self.options.drain = limit;
+        self
+    }
+
     /// To say whether it serves.
     pub fn health(&self) -> HealthHandle {
         self.health.clone()
@@ -161,7 +173,7 @@ impl MeshServer {
         self.metrics.clone()
     }
 
-    /// Serves both ports until `shutdown`, then drains for a few seconds at most.
+    /// Serves both ports until `shutdown`, then drains: calls that are open may go on for a few seconds.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) -> Result<(), ServeError> {
         let health = self
             .health
@@ -248,10 +260,14 @@ async fn serve(
     let running = server
         .add_routes(routes)
         .serve_with_incoming_shutdown(incoming, shutdown.clone().cancelled_owned());
+    let drained = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(options.drain).await;
+    };
     tokio::select! {
         ended = running => ended.map_err(transport),
-        () = async { shutdown.cancelled().await; tokio::time::sleep(DRAIN).await } => {
-            tracing::warn!(port, "calls were still open {DRAIN:?} after the end was asked for; they are dropped");
+        () = drained => {
+            tracing::warn!(port, "calls were still open {:?} after the end was asked for; they are dropped", options.drain);
             Ok(())
         }
     }

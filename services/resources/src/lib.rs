@@ -1,1 +1,4 @@
 //! The resources server.
+
+pub mod environment;
+pub mod environments;

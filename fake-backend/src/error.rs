@@ -18,6 +18,9 @@ pub enum BackendError {
         /// What is wrong, and what would be right.
         rule: Cow<'static, str>,
     },
+    /// A name breaks its rule.
+    #[error("{}", .0.message)]
+    Name(Refusal),
     /// The model is not served here.
     #[error("model {asked:?} is not served here; this engine serves {served:?}")]
     UnknownModel {
@@ -98,8 +101,7 @@ impl BackendError {
 
 impl From<Refusal> for BackendError {
     fn from(refusal: Refusal) -> Self {
-        let field = refusal.get("field").unwrap_or("request").to_owned();
-        Self::bad(field, refusal.message)
+        Self::Name(refusal)
     }
 }
 
@@ -108,6 +110,7 @@ impl From<BackendError> for Refusal {
         let message = error.to_string();
         let new = |reason| Self::new(reason, message.clone());
         match &error {
+            BackendError::Name(refusal) => refusal.clone(),
             BackendError::Bad { field, .. } => new(Reason::InvalidRequest).with("field", field),
             BackendError::UnknownModel { .. } => new(Reason::InvalidRequest).with("field", "model"),
             BackendError::StaleAttempt { episode, .. } => new(Reason::StaleAttempt).episode(episode),

@@ -186,6 +186,10 @@ impl<E: Events> Streaming<E> {
             // What was sampled is sent; the next poll breaks the connection.
             if events.is_empty() {
                 self.stage = Stage::Over;
+                // A body that waits is flushed: what was sent must arrive before the connection breaks.
+                for _ in 0..4 {
+                    tokio::task::yield_now().await;
+                }
                 return Some(Err(std::io::Error::other(
                     "the stream breaks off, as ordered at /_ctl/faults",
                 )));

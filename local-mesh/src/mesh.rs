@@ -1,0 +1,397 @@
+//! The mesh: every process of it, by instance, killed and started again on the addresses that it had.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use belay_core::ids::{Instance, Kind};
+use belay_fake_backend::ctl::CtlClient;
+use belay_mesh::{
+    channel::{Channels, MeshChannel},
+    config::{Engine, ResolvedMember, ResolvedMesh},
+    server::MAX_MESSAGE,
+};
+use belay_proto::checkpoint::{
+    CoordinatorStatusRequest, CoordinatorStatusResponse, Phase, coordinator_client::CoordinatorClient,
+};
+use tokio::{sync::broadcast, task::JoinSet};
+
+use crate::{
+    error::{LocalMeshError, Tail},
+    process::{Died, Exit, Process},
+    ready::Ready,
+    spec::{BACKEND, COORDINATOR, Spec},
+};
+
+/// How long a process may take to end when it is asked to.
+const STOP_BOUND: Duration = Duration::from_secs(10);
+/// Between two looks at a mesh that is not open yet.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// A mesh of processes on this machine. Dropping it kills them all.
+pub struct LocalMesh {
+    spec: Spec,
+    died: broadcast::Sender<Died>,
+    channels: Channels,
+    backend: Option<Single>,
+    coordinator: Option<Single>,
+    servers: BTreeMap<Instance, Server>,
+}
+
+struct Server {
+    process: Process,
+    data: String,
+    control: String,
+}
+
+struct Single {
+    process: Process,
+    address: String,
+}
+
+impl LocalMesh {
+    /// Starts every process: the built-in engine, where the mesh has one; then the servers, all at once; then the coordinator.
+    pub async fn up(spec: Spec) -> Result<Self, LocalMeshError> {
+        std::fs::create_dir_all(&spec.dir).map_err(|source| LocalMeshError::Write {
+            path: spec.dir.clone(),
+            source,
+        })?;
+        let mut mesh = Self {
+            spec,
+            died: broadcast::channel(64).0,
+            channels: Channels::default(),
+            backend: None,
+            coordinator: None,
+            servers: BTreeMap::new(),
+        };
+        if mesh.spec.config.engine == Engine::Fake {
+            mesh.start_backend().await?;
+        }
+        mesh.start_servers().await?;
+        Ok(mesh)
+    }
+
+    /// What it was asked to be.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// The end of any process, from now on.
+    pub fn deaths(&self) -> broadcast::Receiver<Died> {
+        self.died.subscribe()
+    }
+
+    /// Starts every server that does not run, on the addresses that it had, and the coordinator after them.
+    pub async fn start_servers(&mut self) -> Result<(), LocalMeshError> {
+        self.spec
+            .write_config(self.backend.as_ref().map(|b| b.address.as_str()))?;
+        let mut starting = JoinSet::new();
+        for instance in self.spec.config.instances() {
+            let old = self.servers.get(&instance);
+            if old.is_some_and(|server| server.process.exit().is_none()) {
+                continue;
+            }
+            let at = old.map(|server| (server.data.clone(), server.control.clone()));
+            let (launch, died) = (self.spec.server(&instance, at.as_ref()), self.died.clone());
+            starting.spawn(async move { (instance, Process::start(&launch, died).await) });
+        }
+        while let Some(started) = starting.join_next().await {
+            let Ok((instance, started)) = started else {
+                continue;
+            };
+            let (process, ready) = started?;
+            let Ready::Server { data, control, .. } = ready else {
+                return Err(unexpected(&instance.to_string(), &ready, &process));
+            };
+            self.servers.insert(
+                instance,
+                Server {
+                    process,
+                    data,
+                    control,
+                },
+            );
+        }
+        self.start_coordinator().await
+    }
+
+    /// Starts one server again, on the addresses that it had.
+    pub async fn start_server(&mut self, instance: &Instance) -> Result<(), LocalMeshError> {
+        let old = self.server(instance)?;
+        let at = (old.data.clone(), old.control.clone());
+        let (process, _ready) =
+            Process::start(&self.spec.server(instance, Some(&at)), self.died.clone()).await?;
+        let (data, control) = at;
+        self.servers.insert(
+            instance.clone(),
+            Server {
+                process,
+                data,
+                control,
+            },
+        );
+        Ok(())
+    }
+
+    /// Starts the coordinator, if it does not run, on the address that it had; and says in `mesh.json` where all are.
+    pub async fn start_coordinator(&mut self) -> Result<(), LocalMeshError> {
+        if self
+            .coordinator
+            .as_ref()
+            .is_some_and(|c| c.process.exit().is_none())
+        {
+            return Ok(());
+        }
+        let at = self.coordinator.as_ref().map(|c| c.address.clone());
+        self.write_mesh_file(at.clone().unwrap_or_default())?;
+        let launch = self.spec.coordinator(at.as_deref());
+        let (process, ready) = Process::start(&launch, self.died.clone()).await?;
+        let Ready::Coordinator {
+            coordinator: address, ..
+        } = ready
+        else {
+            return Err(unexpected(COORDINATOR, &ready, &process));
+        };
+        self.write_mesh_file(address.clone())?;
+        self.coordinator = Some(Single { process, address });
+        Ok(())
+    }
+
+    /// Starts the built-in engine, on the address that it had.
+    pub async fn start_backend(&mut self) -> Result<(), LocalMeshError> {
+        let at = self.backend.as_ref().map(|b| b.address.clone());
+        let (process, ready) = Process::start(&self.spec.backend(at.as_deref()), self.died.clone()).await?;
+        let Ready::Backend { backend: address, .. } = ready else {
+            return Err(unexpected(BACKEND, &ready, &process));
+        };
+        self.backend = Some(Single { process, address });
+        Ok(())
+    }
+
+    fn write_mesh_file(&self, coordinator: String) -> Result<(), LocalMeshError> {
+        let members = self.servers.iter().map(|(instance, server)| ResolvedMember {
+            instance: instance.clone(),
+            data: server.data.clone(),
+            control: server.control.clone(),
+        });
+        let mesh = ResolvedMesh {
+            deployment: self.spec.config.deployment.clone(),
+            root: self.spec.config.root.clone(),
+            coordinator,
+            backend: self.backend.as_ref().map(|b| b.address.clone()),
+            members: members.collect(),
+        };
+        mesh.write(&self.spec.mesh_file())
+            .map_err(|error| LocalMeshError::Config(error.to_string()))
+    }
+
+    /// SIGKILL to every server and the coordinator, then their exits are waited for. The engine lives on. Replies who was
+    /// killed.
+    pub async fn kill_servers(&self) -> Result<Vec<String>, LocalMeshError> {
+        let servers = self
+            .servers
+            .iter()
+            .map(|(instance, server)| (instance.to_string(), &server.process));
+        let coordinator = self
+            .coordinator
+            .iter()
+            .map(|c| (COORDINATOR.to_owned(), &c.process));
+        let running: Vec<_> = servers
+            .chain(coordinator)
+            .filter(|(_, process)| process.exit().is_none())
+            .collect();
+        // All are signalled before the first exit is waited for: a crash takes everything at once.
+        for (_, process) in &running {
+            process.kill_now()?;
+        }
+        for (_, process) in &running {
+            process.kill().await?;
+        }
+        Ok(running.into_iter().map(|(label, _)| label).collect())
+    }
+
+    /// SIGKILL to one server, and its exit.
+    pub async fn kill_server(&self, instance: &Instance) -> Result<Exit, LocalMeshError> {
+        self.server(instance)?.process.kill().await
+    }
+
+    /// SIGKILL to the coordinator, and its exit.
+    pub async fn kill_coordinator(&self) -> Result<Exit, LocalMeshError> {
+        self.coordinator_process()?.process.kill().await
+    }
+
+    /// The process of a server: to pause and resume it.
+    pub fn process(&self, instance: &Instance) -> Result<&Process, LocalMeshError> {
+        Ok(&self.server(instance)?.process)
+    }
+
+    /// SIGTERM to all, the coordinator first and the engine last; what does not end in time is killed.
+    pub async fn stop(&mut self) -> Result<(), LocalMeshError> {
+        if let Some(coordinator) = &self.coordinator {
+            coordinator.process.stop(STOP_BOUND).await?;
+        }
+        let stops = self
+            .servers
+            .values()
+            .map(|server| server.process.stop(STOP_BOUND));
+        for stopped in futures_util::future::join_all(stops).await {
+            stopped?;
+        }
+        if let Some(backend) = &self.backend {
+            backend.process.stop(STOP_BOUND).await?;
+        }
+        Ok(())
+    }
+
+    fn server(&self, instance: &Instance) -> Result<&Server, LocalMeshError> {
+        self.servers
+            .get(instance)
+            .ok_or_else(|| LocalMeshError::Unknown(instance.to_string()))
+    }
+
+    fn coordinator_process(&self) -> Result<&Single, LocalMeshError> {
+        self.coordinator
+            .as_ref()
+            .ok_or_else(|| LocalMeshError::Unknown(COORDINATOR.into()))
+    }
+
+    /// The servers with their data and control addresses, in order.
+    pub fn addresses(&self) -> impl Iterator<Item = (&Instance, &str, &str)> {
+        self.servers
+            .iter()
+            .map(|(instance, server)| (instance, server.data.as_str(), server.control.as_str()))
+    }
+
+    /// The coordinator's address.
+    pub fn coordinator_address(&self) -> Result<&str, LocalMeshError> {
+        Ok(&self.coordinator_process()?.address)
+    }
+
+    /// The engine's address, where the mesh started one.
+    pub fn backend_address(&self) -> Option<&str> {
+        self.backend.as_ref().map(|b| b.address.as_str())
+    }
+
+    /// The first environment's data address.
+    pub fn environment_address(&self) -> Result<&str, LocalMeshError> {
+        let found = self
+            .servers
+            .iter()
+            .find(|(instance, _)| instance.kind == Kind::Environment);
+        found
+            .map(|(_, server)| server.data.as_str())
+            .ok_or_else(|| LocalMeshError::Unknown("environment".into()))
+    }
+
+    /// The engine's orders and questions.
+    pub fn ctl(&self) -> Result<CtlClient, LocalMeshError> {
+        self.backend_address()
+            .map(CtlClient::new)
+            .ok_or_else(|| LocalMeshError::Unknown(BACKEND.into()))
+    }
+
+    /// A client of the coordinator.
+    pub fn coordinator(&self) -> Result<CoordinatorClient<MeshChannel>, LocalMeshError> {
+        let channel = self.channels.control(self.coordinator_address()?);
+        Ok(CoordinatorClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE))
+    }
+
+    /// Waits until the coordinator has joined every server: the mesh is open, or waits to be restored.
+    pub async fn wait_joined(&self, bound: Duration) -> Result<CoordinatorStatusResponse, LocalMeshError> {
+        self.wait("join", bound, |status| {
+            status.waits_for_restore || is_open(status)
+        })
+        .await
+    }
+
+    /// Waits until every server is open.
+    pub async fn wait_open(&self, bound: Duration) -> Result<CoordinatorStatusResponse, LocalMeshError> {
+        self.wait("open", bound, is_open).await
+    }
+
+    async fn wait(
+        &self,
+        what: &str,
+        bound: Duration,
+        reached: impl Fn(&CoordinatorStatusResponse) -> bool,
+    ) -> Result<CoordinatorStatusResponse, LocalMeshError> {
+        let started = Instant::now();
+        loop {
+            let answer = self
+                .coordinator()?
+                .status(CoordinatorStatusRequest {})
+                .await
+                .map(tonic::Response::into_inner);
+            let last = match answer {
+                Ok(status) if reached(&status) => return Ok(status),
+                Ok(status) => format!("waiting to {what}; {}", phases(&status)),
+                Err(error) => format!(
+                    "the coordinator does not answer: {}",
+                    belay_mesh::status::describe(&error)
+                ),
+            };
+            if started.elapsed() >= bound {
+                let tail = self.coordinator_process()?.process.tail();
+                return Err(LocalMeshError::NotOpen { bound, last, tail });
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// The last lines of every process, for a failure's message.
+    pub fn tails(&self) -> Vec<(String, Tail)> {
+        let servers = self
+            .servers
+            .iter()
+            .map(|(instance, server)| (instance.to_string(), server.process.tail()));
+        let coordinator = self
+            .coordinator
+            .iter()
+            .map(|c| (COORDINATOR.to_owned(), c.process.tail()));
+        let backend = self
+            .backend
+            .iter()
+            .map(|b| (BACKEND.to_owned(), b.process.tail()));
+        servers.chain(coordinator).chain(backend).collect()
+    }
+}
+
+fn is_open(status: &CoordinatorStatusResponse) -> bool {
+    !status.participants.is_empty()
+        && status
+            .participants
+            .iter()
+            .all(|p| p.status.as_ref().is_some_and(|s| s.phase() == Phase::Idle))
+}
+
+fn phases(status: &CoordinatorStatusResponse) -> String {
+    let phase = |p: &belay_proto::checkpoint::ParticipantStatus| {
+        let name = p
+            .member
+            .as_ref()
+            .and_then(|m| m.instance.as_ref())
+            .map_or("?", |i| i.name.as_str());
+        match &p.status {
+            Some(s) => format!("{name} {}", s.phase().as_str_name()),
+            None => format!("{name} does not answer ({})", p.unreachable),
+        }
+    };
+    status
+        .participants
+        .iter()
+        .map(phase)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn unexpected(label: &str, ready: &Ready, process: &Process) -> LocalMeshError {
+    LocalMeshError::NoReadyLine {
+        label: label.into(),
+        line: format!("{ready:?}"),
+        why: "it is another kind of process".into(),
+        tail: process.tail(),
+    }
+}

@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use belay_core::ids::Instance;
 use belay_mesh::{
     channel::{ChannelOptions, Channels},
+    server::MeshServer,
     tls::Tls,
 };
 
@@ -72,13 +73,16 @@ impl ServerCommon {
         })
     }
 
-    /// The options of the server's participant; `on_serving` is told once the server serves.
-    pub fn participant(&self, on_serving: impl Fn(bool) + Send + Sync + 'static) -> ParticipantOptions {
-        ParticipantOptions {
+    /// The server's ports, and the options of its participant: health says SERVING while the participant is joined and open to calls.
+    pub fn server(&self) -> (MeshServer, ParticipantOptions) {
+        let server = MeshServer::new(&self.instance).tls(self.tls.as_ref().map(|tls| tls.server.clone()));
+        let health = server.health();
+        let options = ParticipantOptions {
             record_limit: self.record_limit,
             standalone: self.standalone,
-            on_serving: Arc::new(on_serving),
+            on_serving: Arc::new(move |serving| health.set(serving)),
             ..ParticipantOptions::new(&self.root, &self.deployment)
-        }
+        };
+        (server, options)
     }
 }

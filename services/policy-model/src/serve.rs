@@ -1,16 +1,14 @@
 //! The server: its parts put together.
 
-use std::{convert::Infallible, sync::Arc};
+use std::sync::Arc;
 
 use belay_mesh::{
-    channel::Channels,
     members::Members,
-    server::{HealthHandle, Listeners, MAX_MESSAGE, MeshServer, ServeError},
+    server::{Listeners, MAX_MESSAGE, ServeError},
     shutdown::Shutdown,
 };
 use belay_participant::{Gate, Participant, ServerCommon};
 use belay_proto::episode::policy_model_server::PolicyModelServer;
-use tokio::sync::watch;
 
 use crate::{
     config::{EngineConfig, PolicyModelConfig},
@@ -42,7 +40,7 @@ pub async fn serve(
     match config.engine {
         EngineConfig::StagingWorker { address, model } => {
             let client = format!("{}@{}", gate.instance(), gate.incarnation());
-            let engine = StagingWorker::new(&Channels::default(), &address, client, patience, limit);
+            let engine = StagingWorker::new(&config.common.channels(), &address, client, patience, limit);
             run(&config.common, gate, engine, model, listeners, shutdown).await
         }
         EngineConfig::OpenAi(openai) => {
@@ -61,36 +59,12 @@ async fn run<E: Engine>(
     listeners: Listeners,
     shutdown: Shutdown,
 ) -> Result<(), PolicyModelError> {
-    let server = MeshServer::new(gate.instance());
-    let health = server.health();
-    let (tell, serving) = watch::channel(false);
-    let options = common.participant(move |serving| {
-        tell.send_replace(serving);
-    });
+    let (server, options) = common.server();
     let owner = Arc::new(PolicyModel::new(gate.clone(), engine, model));
     let participant = Participant::new(options, gate, owner.clone(), Members::default());
     let data = PolicyModelServer::new(DataService::new(owner))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
-    let running = server
-        .data(data)
-        .control(participant.into_service())
-        .run(listeners, shutdown);
-    tokio::select! {
-        // First, because it begins with NOT_SERVING.
-        biased;
-        ended = running => Ok(ended?),
-        never = tell_health(serving, health) => match never {},
-    }
-}
-
-async fn tell_health(mut serving: watch::Receiver<bool>, health: HealthHandle) -> Infallible {
-    while serving.wait_for(|serving| *serving).await.is_ok() {
-        health.serving(true).await;
-        if serving.wait_for(|serving| !*serving).await.is_err() {
-            break;
-        }
-        health.serving(false).await;
-    }
-    std::future::pending().await
+    let server = server.data(data).control(participant.into_service());
+    Ok(server.run(listeners, shutdown).await?)
 }

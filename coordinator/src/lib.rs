@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`start`] | the journal, an epoch above all that was used, the end of what a coordinator before has begun |
 //! | [`keeper`] | between runs: joins who is new, reopens what is closed without a run, pays what is owed |
+//! | [`settle`] | what was decided is told, and tombstones that are owed are linked |
 //! | [`checkpoint`] | a run of checkpoint |
 //! | [`restore`] | a run of restore |
 //! | [`retire`] | Retire and Forget |
@@ -33,6 +34,7 @@ pub mod report;
 pub mod restore;
 pub mod retire;
 mod serve;
+pub mod settle;
 pub mod start;
 pub mod superseded;
 mod wire;

@@ -45,11 +45,9 @@ pub async fn retire(
     bound: Duration,
 ) -> Result<Retired, CoordinatorError> {
     let asked = marks.clone();
-    let number = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
-    let given = number.clone();
-    coordinator
+    let number = coordinator
         .journal
-        .decide(move |state| {
+        .decide_on(move |state| {
             let raised = state.book.raised(&marks, Why::Retired);
             let version = if raised.is_empty() {
                 state.book.version
@@ -57,7 +55,6 @@ pub async fn retire(
                 next_version(state)
             };
             let number = next_number(state);
-            given.store(number, std::sync::atomic::Ordering::Relaxed);
             let mut entries = vec![
                 Entry::MarksVersion(version),
                 Entry::Unfinished(number, Unfinished::Retire { marks, version }),
@@ -67,10 +64,9 @@ pub async fn retire(
                     .into_iter()
                     .map(|(rollout, row)| Entry::Rollout(rollout, row)),
             );
-            entries
+            (entries, number)
         })
         .await?;
-    let number = number.load(std::sync::atomic::Ordering::Relaxed);
     coordinator.mesh.refresh(1, STATUS_BOUND.min(bound)).await;
     let (unfinished, silent) = ask_retire(coordinator, turn, number, bound).await?;
     let next = coordinator.journal.read(|state| {

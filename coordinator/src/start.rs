@@ -9,9 +9,9 @@ use crate::{
     coordinator::{Coordinator, CoordinatorConfig},
     error::CoordinatorError,
     journal::{EndedRun, Entry, Journal, OpenRun},
-    keeper::{self, STATUS_BOUND},
+    keeper::STATUS_BOUND,
     mesh::{Mesh, View},
-    restore,
+    restore, settle,
     superseded::Superseded,
 };
 
@@ -150,7 +150,7 @@ async fn finish_open_run(coordinator: &Arc<Coordinator>) -> Result<(), Coordinat
         Some(OpenRun::Checkpoint { id, drop, .. }) => {
             let members = coordinator.mesh.instances();
             let why = "its coordinator ended before it was published";
-            keeper::decide_by_name(coordinator, id, drop, members, why).await
+            settle::decide_by_name(coordinator, id, drop, members, why).await
         }
         Some(OpenRun::Restore {
             id, activated: None, ..

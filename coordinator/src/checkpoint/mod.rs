@@ -1,6 +1,7 @@
 //! A run of checkpoint: the driver that does what [`CheckpointRun`] asks for, one step after the other, in a task of its own.
 
 mod ask;
+mod decide;
 mod file;
 mod hold;
 mod lease;
@@ -18,11 +19,11 @@ use belay_core::{
         orders,
     },
     ids::{CheckpointId, Incarnation, Instance, RolloutId},
-    parts::{Mark, Standing},
+    parts::Standing,
     refusal::{Reason, Refusal},
 };
 use belay_proto::checkpoint as pb;
-use belay_store::{Decided, Published, ShardRef};
+use belay_store::ShardRef;
 use bytes::Bytes;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -35,8 +36,8 @@ use crate::{
     error::CoordinatorError,
     events::{CheckpointEvent, Events, PublishedReport, StageReport},
     journal::{EndedRun, Entry, OpenRun, Outcome},
-    keeper::{self, END_BOUND, STATUS_BOUND},
-    peer::{Peer, each},
+    keeper::{self, STATUS_BOUND},
+    peer::Peer,
 };
 
 /// What a checkpoint is asked for with.
@@ -243,120 +244,6 @@ impl Driver {
         self.pins.get(instance).map(|peer| peer.incarnation)
     }
 
-    /// Links `checkpoint.json`, with the controller's state beside it.
-    async fn publish(&mut self) -> Done {
-        let published = async {
-            let state = match self.controller_state.is_empty() {
-                true => None,
-                false => {
-                    let bytes = self.controller_state.clone();
-                    Some(
-                        self.coordinator
-                            .catalogue
-                            .write_controller_state(self.id, bytes)
-                            .await?,
-                    )
-                }
-            };
-            let file =
-                file::checkpoint_file(&self.coordinator, self.id, &self.run, self.shards.clone(), state);
-            self.coordinator.catalogue.publish(file).await
-        };
-        match published.await {
-            Ok(Published::Won) => Done::NameIsCheckpoint,
-            Ok(Published::Lost(decided)) => whose(&decided),
-            Err(refusal) => Done::Failed {
-                instance: None,
-                refusal,
-            },
-        }
-    }
-
-    /// Links a tombstone; where the root cannot take it, it is owed. Whoever finds the name taken follows what it says.
-    async fn bury(&mut self) -> Done {
-        let why = "the run failed after the servers had opened again";
-        match self
-            .coordinator
-            .catalogue
-            .bury(self.id, self.coordinator.epoch, why)
-            .await
-        {
-            Ok(Published::Won) => Done::NameIsTombstone,
-            Ok(Published::Lost(decided)) => whose(&decided),
-            Err(refusal) => {
-                tracing::warn!(id = %self.id, %refusal, "the tombstone is owed");
-                let owed = Entry::Owed(self.id, format!("{why} ({refusal})"));
-                if let Err(error) = self.coordinator.journal.commit(vec![owed]).await {
-                    tracing::error!(id = %self.id, %error, "an owed tombstone is not in the journal");
-                }
-                Done::NameIsTombstone
-            }
-        }
-    }
-
-    /// The decision into the journal: the run is over but for those who have to be told.
-    async fn record(&self, outcome: Outcome, drop: Vec<Mark>) -> Result<(), CoordinatorError> {
-        let (id, members) = (self.id, self.pins.keys().cloned().collect());
-        self.coordinator
-            .journal
-            .decide(move |state| {
-                let unsettled = keeper::unsettled_entry(state, id, outcome, drop.clone(), members);
-                let mut entries = match outcome {
-                    Outcome::Published => keeper::published_entries(state, id, &drop),
-                    Outcome::Discarded => vec![],
-                };
-                entries.extend([unsettled, Entry::RunOver(None)]);
-                entries
-            })
-            .await
-    }
-
-    /// Tells everybody at once; whoever does not answer is told between runs.
-    async fn settle(&mut self, on: &[Instance], outcome: Outcome, drop: Vec<Mark>) {
-        self.lease.end();
-        let unsettled = self
-            .coordinator
-            .journal
-            .read(|s| s.unsettled.get(&self.id).cloned())
-            .unwrap_or(crate::journal::Unsettled {
-                outcome,
-                drop,
-                marks_version: self.coordinator.journal.read(|s| s.book.version),
-                pending: on.iter().cloned().collect(),
-            });
-        let answered = keeper::settle(&self.peers(on), self.id, &unsettled).await;
-        let pending = unsettled
-            .pending
-            .iter()
-            .filter(|i| !answered.contains(i))
-            .cloned()
-            .collect();
-        let rest = crate::journal::Unsettled { pending, ..unsettled };
-        if let Err(error) = keeper::settled(&self.coordinator, self.id, rest).await {
-            tracing::error!(id = %self.id, %error, "who has settled is not in the journal");
-        }
-    }
-
-    /// Tells everybody at once to go on as if the run had not been; whoever does not answer is swept between runs.
-    async fn abandon(&mut self, on: &[Instance]) {
-        self.lease.end();
-        let request = pb::ResumeRequest {
-            fence: None,
-            checkpoint_id: self.id.to_string(),
-            decision: pb::Decision::Abandon.into(),
-        };
-        for (peer, reply) in each(&self.peers(on), |peer| {
-            let request = request.clone();
-            async move { peer.resume(request, END_BOUND).await }
-        })
-        .await
-        {
-            if let Err(refusal) = reply {
-                tracing::warn!(instance = %peer.instance, id = %self.id, %refusal, "not abandoned yet");
-            }
-        }
-    }
-
     async fn finish(mut self, failure: Option<Failure>) {
         self.lease.end();
         self.report.total = self.began.elapsed();
@@ -418,14 +305,6 @@ impl Driver {
             ("await", _) => format!("{} bytes in {} shards", self.report.bytes, self.shards.len()),
             _ => String::new(),
         }
-    }
-}
-
-/// Whose the name is.
-fn whose(decided: &Decided) -> Done {
-    match decided {
-        Decided::Checkpoint(_) => Done::NameIsCheckpoint,
-        Decided::Tombstone { .. } => Done::NameIsTombstone,
     }
 }
 

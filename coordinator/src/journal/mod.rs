@@ -92,17 +92,25 @@ impl Journal {
         &self,
         make: impl FnOnce(&State) -> Vec<Entry> + Send + 'static,
     ) -> Result<(), CoordinatorError> {
+        self.decide_on(move |state| (make(state), ())).await
+    }
+
+    /// The same, with something that was decided on the way.
+    pub async fn decide_on<T: Send + 'static>(
+        &self,
+        make: impl FnOnce(&State) -> (Vec<Entry>, T) + Send + 'static,
+    ) -> Result<T, CoordinatorError> {
         let inner = self.0.clone();
         tokio::task::spawn_blocking(move || inner.commit(make)).await?
     }
 }
 
 impl Inner {
-    fn commit(&self, make: impl FnOnce(&State) -> Vec<Entry>) -> Result<(), CoordinatorError> {
+    fn commit<T>(&self, make: impl FnOnce(&State) -> (Vec<Entry>, T)) -> Result<T, CoordinatorError> {
         let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let entries = make(&self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        let (entries, decided) = make(&self.state.lock().unwrap_or_else(PoisonError::into_inner));
         if entries.is_empty() {
-            return Ok(());
+            return Ok(decided);
         }
         self.write(&entries).map_err(|e| CoordinatorError::Journal {
             path: self.path.clone(),
@@ -110,7 +118,7 @@ impl Inner {
         })?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         entries.into_iter().for_each(|entry| state.apply(entry));
-        Ok(())
+        Ok(decided)
     }
 
     fn write(&self, entries: &[Entry]) -> Result<(), tables::TableError> {

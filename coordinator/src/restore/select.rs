@@ -20,7 +20,7 @@ pub enum Which {
     Id(CheckpointId),
 }
 
-/// Finds it, and reads and checks every file of it. A damaged one is refused by the file's name, with the previous good one
+/// Finds it, and reads and checks every file of it. Another model's is refused unless it is named by its id. A damaged one is refused by the file's name, with the previous good one
 /// offered; one that is not there, with what is.
 pub(super) async fn select(coordinator: &Coordinator, which: &Which) -> Result<CheckpointFile, Refusal> {
     let catalogue = &coordinator.catalogue;
@@ -45,7 +45,12 @@ pub(super) async fn select(coordinator: &Coordinator, which: &Which) -> Result<C
         ));
     };
     if let Some(file) = catalogue.verify(id).await? {
-        return Ok(file);
+        return match (&file.model, &coordinator.config.model) {
+            (Some(theirs), Some(ours)) if theirs != ours && !matches!(which, Which::Id(_)) => {
+                Err(other_model(id, theirs, ours))
+            }
+            _ => Ok(file),
+        };
     }
     let state = match catalogue.decided(id).await? {
         Some(Decided::Tombstone { why, .. }) => format!("was abandoned ({why})"),
@@ -69,6 +74,15 @@ pub(super) async fn select(coordinator: &Coordinator, which: &Which) -> Result<C
         ),
     )
     .with("checkpoint_id", id))
+}
+
+/// A generation that goes on under other weights is not what was saved: only who names the checkpoint gets that.
+fn other_model(id: CheckpointId, theirs: &str, ours: &str) -> Refusal {
+    Refusal::new(
+        Reason::InvalidCheckpoint,
+        format!("checkpoint {id} is of model {theirs:?}, and this mesh serves {ours:?}: name the checkpoint by its id to restore it all the same"),
+    )
+    .with("checkpoint_id", id)
 }
 
 /// The episodes of a checkpoint, as a plan needs them.

@@ -22,7 +22,8 @@ pub struct Partition {
     pub at_door: u64,
 }
 
-/// What the environments say, corrected by what closure found, with the legacy runs that only agents know.
+/// What the environments say, corrected by what closure found, with the legacy runs that only agents know. `reported` are the
+/// restarts of the listed scope: what is left out of it is no restart.
 pub fn merge(
     environments: Vec<(Instance, Vec<PartitionEntry>)>,
     at_door: u64,
@@ -71,12 +72,10 @@ pub fn merge(
         }
     }
     for (episode, restart) in &restarts {
+        // Left out is what an environment says of a restart that only a later server found.
         let over = matches!(
             entries.get(*episode),
-            Some((
-                Standing::Acknowledged | Standing::Retired | Standing::Failed | Standing::LeftOut,
-                _
-            ))
+            Some((Standing::Acknowledged | Standing::Retired | Standing::Failed, _))
         );
         if !over {
             entries.insert(
@@ -205,8 +204,14 @@ mod tests {
             entry("hole", Standing::SavedRunning),
             entry("lost", Standing::SavedRunning),
             entry("ok", Standing::Acknowledged),
+            entry("late", Standing::LeftOut),
         ];
-        let partition = merge(vec![(instance(ENV), listed)], 3, &[restart("ok")], &closure);
+        let partition = merge(
+            vec![(instance(ENV), listed)],
+            3,
+            &[restart("ok"), restart("late")],
+            &closure,
+        );
         let standing: Vec<_> = partition
             .entries
             .iter()
@@ -217,12 +222,13 @@ mod tests {
             [
                 ("done", Standing::SavedFinished),
                 ("hole", Standing::Restart),
+                ("late", Standing::Restart),
                 ("lost", Standing::Restart),
                 ("ok", Standing::Acknowledged),
                 ("run", Standing::SavedRunning),
             ]
         );
-        assert_eq!(partition.restarts.len(), 2, "{:?}", partition.restarts);
+        assert_eq!(partition.restarts.len(), 3, "{:?}", partition.restarts);
         assert_eq!(partition.at_door, 3);
     }
 

@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     coordinator::test_support::{Dice, episode, instance, need, part, rollout},
     ids::Kind,
-    parts::{Need, Standing},
+    parts::{Mark, Need, Standing},
 };
 
 const ENV: &str = "environment/default/0";

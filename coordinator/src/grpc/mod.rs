@@ -1,10 +1,12 @@
 //! The coordinator's service: reads and checks what comes in, calls, writes what goes out. Decides nothing.
 
+mod messages;
+mod options;
+
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use belay_core::{
-    coordinator::plan::Scope,
-    ids::{CheckpointId, Instance, RolloutId},
+    ids::{CheckpointId, Instance},
     refusal::{Reason, Refusal},
 };
 use belay_mesh::{
@@ -19,17 +21,12 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    checkpoint::{self, CheckpointOptions},
+    checkpoint,
     coordinator::{Coordinator, RunCommand},
-    events::{CheckpointEvent, PublishedReport, RestoreEvent, StageReport},
     operator, report,
     report::RunState,
-    restore::{self, RestoreOptions, Which},
-    retire,
+    restore, retire,
 };
-
-/// Entries in one message of a partition or a plan.
-const PIECE: usize = 5_000;
 
 /// The service.
 pub struct Service(pub Arc<Coordinator>);
@@ -49,10 +46,10 @@ impl coordinator_server::Coordinator for Service {
         &self,
         request: Request<pb::CheckpointRequest>,
     ) -> Result<Response<Self::CheckpointStream>, Status> {
-        let options = checkpoint_options(request.into_inner()).map_err(refused)?;
+        let options = options::checkpoint_options(request.into_inner()).map_err(refused)?;
         let (id, events) = checkpoint::begin(&self.0, options).await.map_err(refused)?;
         let messages = UnboundedReceiverStream::new(events).flat_map(move |event| {
-            futures_util::stream::iter(checkpoint_messages(id, event).into_iter().map(Ok))
+            futures_util::stream::iter(messages::checkpoint_messages(id, event).into_iter().map(Ok))
         });
         Ok(Response::new(Box::pin(messages)))
     }
@@ -75,7 +72,7 @@ impl coordinator_server::Coordinator for Service {
             .await
             .map_err(refused)?;
         Ok(Response::new(pb::PublishResponse {
-            published: Some(published_to_wire(&published)),
+            published: Some(messages::published_to_wire(&published)),
         }))
     }
 
@@ -115,10 +112,10 @@ impl coordinator_server::Coordinator for Service {
         &self,
         request: Request<pb::CoordinatorRestoreRequest>,
     ) -> Result<Response<Self::RestoreStream>, Status> {
-        let options = restore_options(request.into_inner()).map_err(refused)?;
+        let options = options::restore_options(request.into_inner()).map_err(refused)?;
         let (id, events) = restore::begin(&self.0, options).await.map_err(refused)?;
         let messages = UnboundedReceiverStream::new(events).flat_map(move |event| {
-            futures_util::stream::iter(restore_messages(id, event).into_iter().map(Ok))
+            futures_util::stream::iter(messages::restore_messages(id, event).into_iter().map(Ok))
         });
         Ok(Response::new(Box::pin(messages)))
     }
@@ -152,7 +149,7 @@ impl coordinator_server::Coordinator for Service {
         request: Request<pb::CoordinatorRetireRequest>,
     ) -> Result<Response<pb::CoordinatorRetireResponse>, Status> {
         let request = request.into_inner();
-        let bound = time("timeout", request.timeout, HOUR)
+        let bound = options::time("timeout", request.timeout, options::HOUR)
             .map_err(refused)?
             .unwrap_or(Duration::from_secs(30));
         let marks = request
@@ -187,7 +184,7 @@ impl coordinator_server::Coordinator for Service {
         &self,
         request: Request<pb::CoordinatorForgetRequest>,
     ) -> Result<Response<pb::CoordinatorForgetResponse>, Status> {
-        let rollouts = rollout_ids(&request.into_inner().rollout_ids).map_err(refused)?;
+        let rollouts = options::rollout_ids(&request.into_inner().rollout_ids).map_err(refused)?;
         let coordinator = self.0.clone();
         let forgotten = tokio::spawn(async move {
             let turn = coordinator
@@ -286,202 +283,4 @@ impl Service {
         run.commands.send(command(reply)).map_err(|_| not_open())?;
         answer.await.unwrap_or_else(|_| Err(not_open()))
     }
-}
-
-const HOUR: Duration = Duration::from_secs(3600);
-
-/// A time in (0, most]; unset is the caller's default.
-fn time(
-    field: &'static str,
-    wire: Option<prost_types::Duration>,
-    most: Duration,
-) -> Result<Option<Duration>, Refusal> {
-    let Some(time) = mesh_wire::duration(field, wire)? else {
-        return Ok(None);
-    };
-    if time.is_zero() || time > most {
-        return Err(Refusal::new(
-            Reason::InvalidRequest,
-            format!("{field} is {time:?}, and must be above 0 and at most {most:?}"),
-        )
-        .with("field", field));
-    }
-    Ok(Some(time))
-}
-
-fn rollout_ids(ids: &[String]) -> Result<Vec<RolloutId>, Refusal> {
-    ids.iter().map(|id| RolloutId::new(id)).collect()
-}
-
-fn checkpoint_options(request: pb::CheckpointRequest) -> Result<CheckpointOptions, Refusal> {
-    let default = CheckpointOptions::default();
-    let timeout = time("timeout", request.timeout, HOUR)?.unwrap_or(default.timeout);
-    let soft_limit = time("soft_limit", request.soft_limit, HOUR)?;
-    if soft_limit.is_some_and(|limit| limit >= timeout) {
-        return Err(Refusal::new(
-            Reason::InvalidRequest,
-            format!("soft_limit must be below the timeout of {timeout:?}"),
-        )
-        .with("field", "soft_limit"));
-    }
-    let hold_timeout = time("hold_timeout", request.hold_timeout, HOUR)?.unwrap_or(Duration::from_secs(300));
-    Ok(CheckpointOptions {
-        listed: rollout_ids(&request.rollout_ids)?.into_iter().collect(),
-        timeout,
-        soft_limit,
-        grace: time("grace", request.grace, Duration::from_secs(600))?.unwrap_or(default.grace),
-        hold: request.hold.then_some(hold_timeout),
-        cut_budget: mesh_wire::duration("cut_budget", request.cut_budget)?.unwrap_or(default.cut_budget),
-    })
-}
-
-fn restore_options(request: pb::CoordinatorRestoreRequest) -> Result<RestoreOptions, Refusal> {
-    let which = match (request.checkpoint_id.as_str(), request.previous) {
-        ("", false) => Which::Newest,
-        ("", true) => Which::Previous,
-        (id, _) => Which::Id(id.parse()?),
-    };
-    Ok(RestoreOptions {
-        which,
-        scope: Scope {
-            only: rollout_ids(&request.rollout_ids)?.into_iter().collect(),
-            leave_out: rollout_ids(&request.leave_out)?.into_iter().collect(),
-        },
-        timeout: time("timeout", request.timeout, HOUR)?.unwrap_or(RestoreOptions::default().timeout),
-    })
-}
-
-fn stage_to_wire(report: StageReport) -> pb::StageReport {
-    pb::StageReport {
-        stage: report.stage.into(),
-        kind: report.kind,
-        took: Some(report.took.to_wire()),
-        detail: report.detail,
-    }
-}
-
-fn published_to_wire(report: &PublishedReport) -> pb::Published {
-    pb::Published {
-        episodes: report.episodes,
-        restarts: report.restarts,
-        bytes: report.bytes,
-        stall: Some(report.stall.to_wire()),
-        total: Some(report.total.to_wire()),
-        path: report.path.clone(),
-        cut_generations: report.cut_generations,
-        cut_tokens: report.cut_tokens,
-    }
-}
-
-fn abandoned_to_wire(failure: belay_core::coordinator::checkpoint_run::Failure) -> pb::Abandoned {
-    let place = failure.instance.map(|i| format!(" on {i}")).unwrap_or_default();
-    pb::Abandoned {
-        reason: failure.refusal.reason.as_str().into(),
-        message: format!(
-            "stage {} failed{place}: {}",
-            failure.stage, failure.refusal.message
-        ),
-        stage: failure.stage.into(),
-        blockers: failure.refusal.blockers.iter().map(|b| b.to_wire()).collect(),
-    }
-}
-
-fn checkpoint_messages(id: CheckpointId, event: CheckpointEvent) -> Vec<pb::CheckpointResponse> {
-    use pb::checkpoint_response::Event;
-    let events = match event {
-        CheckpointEvent::Stage(report) => vec![Event::Stage(stage_to_wire(report))],
-        CheckpointEvent::Waiting {
-            stage,
-            blockers,
-            count,
-        } => vec![Event::Waiting(pb::StageWaiting {
-            stage: stage.into(),
-            blockers: blockers.iter().map(|b| b.to_wire()).collect(),
-            blocker_count: count,
-        })],
-        CheckpointEvent::Partition(partition) => {
-            let mut pieces: Vec<pb::Partition> = partition
-                .entries
-                .chunks(PIECE)
-                .map(|entries| pb::Partition {
-                    entries: entries.iter().map(|e| e.to_wire()).collect(),
-                    ..Default::default()
-                })
-                .collect();
-            pieces.extend(partition.restarts.chunks(PIECE).map(|restarts| pb::Partition {
-                restarts: restarts.iter().map(|r| r.to_wire()).collect(),
-                ..Default::default()
-            }));
-            let mut last = pieces.pop().unwrap_or_default();
-            (last.at_door, last.last) = (partition.at_door, true);
-            pieces.push(last);
-            pieces.into_iter().map(Event::Partition).collect()
-        }
-        CheckpointEvent::Held(hold) => vec![Event::Held(pb::Held {
-            hold_timeout: Some(hold.to_wire()),
-        })],
-        CheckpointEvent::Published(report) => vec![Event::Published(published_to_wire(&report))],
-        CheckpointEvent::Abandoned(failure) => vec![Event::Abandoned(abandoned_to_wire(failure))],
-    };
-    events
-        .into_iter()
-        .map(|event| pb::CheckpointResponse {
-            checkpoint_id: id.to_string(),
-            event: Some(event),
-        })
-        .collect()
-}
-
-fn restore_messages(id: CheckpointId, event: RestoreEvent) -> Vec<pb::CoordinatorRestoreResponse> {
-    use pb::coordinator_restore_response::Event;
-    let events = match event {
-        RestoreEvent::Stage(report) => vec![Event::Stage(stage_to_wire(report))],
-        RestoreEvent::Plan {
-            source,
-            episodes,
-            retired,
-        } => {
-            let mut pieces: Vec<pb::RestorePlan> = episodes
-                .chunks(PIECE)
-                .map(|episodes| pb::RestorePlan {
-                    source: source.to_string(),
-                    episodes: episodes.iter().map(|e| e.to_wire()).collect(),
-                    ..Default::default()
-                })
-                .collect();
-            let mut last = pieces.pop().unwrap_or_else(|| pb::RestorePlan {
-                source: source.to_string(),
-                ..Default::default()
-            });
-            last.retired = retired.iter().map(|r| r.as_str().into()).collect();
-            last.last = true;
-            pieces.push(last);
-            pieces.into_iter().map(Event::Plan).collect()
-        }
-        RestoreEvent::InDoubt { missing, since } => vec![Event::InDoubt(pb::InDoubt {
-            instances: missing.iter().map(|i| i.to_wire()).collect(),
-            since: Some(since.to_wire()),
-        })],
-        RestoreEvent::Restored {
-            source,
-            episodes,
-            total,
-            prefixes_lost,
-        } => {
-            vec![Event::Restored(pb::Restored {
-                source: source.to_string(),
-                episodes,
-                total: Some(total.to_wire()),
-                prefixes_lost,
-            })]
-        }
-        RestoreEvent::Abandoned(failure) => vec![Event::Abandoned(abandoned_to_wire(failure))],
-    };
-    events
-        .into_iter()
-        .map(|event| pb::CoordinatorRestoreResponse {
-            run_id: id.to_string(),
-            event: Some(event),
-        })
-        .collect()
 }

@@ -32,6 +32,11 @@ pub trait Environment: Send + Sync + 'static {
         VerifyMode::Wait
     }
 
+    /// Sessions share state with others, so that none of them can be left out of a cut while it is in a call.
+    fn shared(&self) -> bool {
+        false
+    }
+
     /// The tools, for the message that a call of another one gets.
     fn tools(&self) -> &[&'static str];
 
@@ -56,6 +61,9 @@ pub trait Environment: Send + Sync + 'static {
 
     /// The state as bytes, for a record. Empty where the task says it all.
     fn export(&self, state: &Self::State) -> Bytes;
+
+    /// About how many bytes `export` would make: asked at every capture, so it must be cheap.
+    fn export_size(&self, state: &Self::State) -> u64;
 
     /// The state from a record's task and bytes; the error says what does not read.
     fn import(&self, task: &[u8], exported: &[u8]) -> Result<Self::State, String>;

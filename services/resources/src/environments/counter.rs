@@ -99,6 +99,10 @@ impl Environment for Counter {
         state.to_string().into()
     }
 
+    fn export_size(&self, _state: &i64) -> u64 {
+        20
+    }
+
     fn import(&self, _task: &[u8], exported: &[u8]) -> Result<i64, String> {
         std::str::from_utf8(exported)
             .ok()

@@ -72,7 +72,10 @@ mod tests {
             7, null, "text"
         ], "usage": {"weird": 1e400}}"#;
         let calls = function_calls(response).unwrap();
-        let names: Vec<_> = calls.iter().map(|call| (call.name.as_str(), call.arguments.as_str())).collect();
+        let names: Vec<_> = calls
+            .iter()
+            .map(|call| (call.name.as_str(), call.arguments.as_str()))
+            .collect();
         assert_eq!(names, [("a", "{\"n\":1}"), ("b", "no json")]);
     }
 

@@ -13,7 +13,10 @@ fn rows(environment: &str, file: &str) -> Vec<Value> {
     let root = std::env::var_os("BELAY_GYM_ROWS").unwrap_or_else(|| beside.into());
     let path = PathBuf::from(root).join(environment).join(file);
     match std::fs::read_to_string(&path) {
-        Ok(text) => text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
+        Ok(text) => text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect(),
         Err(error) => {
             println!(
                 "skipped: {} cannot be read ({error}); BELAY_GYM_ROWS names the folder",
@@ -59,16 +62,18 @@ async fn replay<E: Environment>(environment: &E, mut state: E::State, row: &Valu
     state
 }
 
-async fn reward<E: Environment>(environment: &E, state: &E::State, task: &Value, row: &Value) -> (f64, Value) {
+async fn reward<E: Environment>(
+    environment: &E,
+    state: &E::State,
+    task: &Value,
+    row: &Value,
+) -> (f64, Value) {
     let (task, response) = (task.to_string(), row["response"].to_string());
     let verdict = environment
         .verify(state, task.as_bytes(), response.as_bytes())
         .await
         .unwrap();
-    (
-        verdict.reward,
-        serde_json::from_slice(&verdict.details).unwrap(),
-    )
+    (verdict.reward, serde_json::from_slice(&verdict.details).unwrap())
 }
 
 /// The text of a row's last input item.
@@ -87,7 +92,10 @@ async fn counter_gives_the_recorded_outputs_and_rewards() {
         };
         let state = Counter.seed(task.to_string().as_bytes()).unwrap();
         let state = replay(&Counter, state, &row).await;
-        assert_eq!(reward(&Counter, &state, task, &row).await.0, row["reward"].as_f64().unwrap());
+        assert_eq!(
+            reward(&Counter, &state, task, &row).await.0,
+            row["reward"].as_f64().unwrap()
+        );
     }
 }
 
@@ -95,7 +103,10 @@ async fn counter_gives_the_recorded_outputs_and_rewards() {
 async fn weather_gives_the_recorded_outputs_and_rewards() {
     for row in rows("weather", "example_rollouts.jsonl") {
         replay(&Weather, (), &row).await;
-        assert_eq!(reward(&Weather, &(), &row, &row).await.0, row["reward"].as_f64().unwrap());
+        assert_eq!(
+            reward(&Weather, &(), &row, &row).await.0,
+            row["reward"].as_f64().unwrap()
+        );
     }
 }
 

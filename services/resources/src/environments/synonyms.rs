@@ -64,7 +64,11 @@ fn judge(task: &Task, actual: Vec<i64>) -> (f64, Details) {
     let expected = &task.expected_synonym_values;
     let accuracy = actual == *expected;
     let wanted: BTreeSet<_> = expected.iter().collect();
-    let found = actual.iter().collect::<BTreeSet<_>>().intersection(&wanted).count();
+    let found = actual
+        .iter()
+        .collect::<BTreeSet<_>>()
+        .intersection(&wanted)
+        .count();
     let set_overlap = match wanted.len() {
         0 => f64::from(u8::from(actual.is_empty())),
         wanted => found as f64 / wanted as f64,
@@ -149,6 +153,10 @@ impl Environment for Synonyms {
         Bytes::new()
     }
 
+    fn export_size(&self, _state: &()) -> u64 {
+        0
+    }
+
     fn import(&self, raw: &[u8], _exported: &[u8]) -> Result<(), String> {
         self.seed(raw).map_err(|error| error.to_string())
     }
@@ -198,7 +206,10 @@ mod tests {
             ("other", "{}"),
         ] {
             let outcome = call(name, arguments);
-            assert!(matches!(outcome, ToolOutcome::Failed { .. }), "{name} {arguments}");
+            assert!(
+                matches!(outcome, ToolOutcome::Failed { .. }),
+                "{name} {arguments}"
+            );
         }
     }
 
@@ -212,10 +223,7 @@ mod tests {
             .verify(&(), task.to_string().as_bytes(), response.as_bytes())
             .await
             .unwrap();
-        (
-            verdict.reward,
-            serde_json::from_slice(&verdict.details).unwrap(),
-        )
+        (verdict.reward, serde_json::from_slice(&verdict.details).unwrap())
     }
 
     #[tokio::test]

@@ -1,0 +1,35 @@
+//! What a resources server is made with.
+
+use belay_core::parts::{CheckpointMode, VerifyMode};
+use belay_participant::ServerCommon;
+
+/// The configuration of one replica.
+#[derive(Clone, Debug)]
+pub struct ResourcesConfig {
+    /// What all servers have.
+    pub common: ServerCommon,
+    /// The built-in environment: one of [`BUILT_IN`](crate::environments::BUILT_IN).
+    pub builtin: String,
+    /// Instead of what the environment says: any can be served as `RestartOnly`.
+    pub mode: Option<CheckpointMode>,
+    /// Instead of what the environment says.
+    pub verify: Option<VerifyMode>,
+    /// Where applied tool calls are reported to, each before its reply: a URL that takes a JSON object by POST.
+    pub effect_log: Option<String>,
+    /// A deliberate fault, for negative controls: a restored session is as it was seeded, without its saved state and replies.
+    pub restore_seeds_anew: bool,
+}
+
+impl ResourcesConfig {
+    /// The environment as it says of itself.
+    pub fn new(common: ServerCommon, builtin: impl Into<String>) -> Self {
+        Self {
+            common,
+            builtin: builtin.into(),
+            mode: None,
+            verify: None,
+            effect_log: None,
+            restore_seeds_anew: false,
+        }
+    }
+}

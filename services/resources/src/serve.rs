@@ -1,0 +1,60 @@
+//! The server: its parts put together.
+
+use std::sync::Arc;
+
+use belay_mesh::{
+    members::Members,
+    server::{Listeners, MAX_MESSAGE},
+    shutdown::Shutdown,
+};
+use belay_participant::Participant;
+use belay_proto::episode::resources_server::ResourcesServer;
+
+use crate::{
+    config::ResourcesConfig,
+    effects::EffectLog,
+    environment::Environment,
+    environments::{Counter, Synonyms, Weather},
+    error::ResourcesError,
+    grpc::DataService,
+    resources::{Resources, Settings},
+};
+
+/// Serves one replica of a built-in environment until `shutdown`.
+pub async fn serve(
+    config: ResourcesConfig,
+    listeners: Listeners,
+    shutdown: Shutdown,
+) -> Result<(), ResourcesError> {
+    match config.builtin.as_str() {
+        "counter" => serve_environment(config, Counter, listeners, shutdown).await,
+        "synonyms" => serve_environment(config, Synonyms, listeners, shutdown).await,
+        "weather" => serve_environment(config, Weather, listeners, shutdown).await,
+        _ => Err(ResourcesError::UnknownEnvironment { name: config.builtin }),
+    }
+}
+
+/// Serves one replica of an environment of one's own until `shutdown`; `builtin` is not looked at.
+pub async fn serve_environment<E: Environment>(
+    config: ResourcesConfig,
+    environment: E,
+    listeners: Listeners,
+    shutdown: Shutdown,
+) -> Result<(), ResourcesError> {
+    let common = &config.common;
+    let gate = common.gate();
+    let settings = Settings {
+        mode: config.mode.unwrap_or(environment.mode()),
+        verify: config.verify.unwrap_or(environment.verify_mode()),
+        restore_seeds_anew: config.restore_seeds_anew,
+    };
+    let effects = config.effect_log.as_deref().map(EffectLog::new).transpose()?;
+    let (server, options) = common.server();
+    let owner = Arc::new(Resources::new(gate.clone(), environment, settings, effects));
+    let participant = Participant::new(options, gate, owner.clone(), Members::default());
+    let data = ResourcesServer::new(DataService(owner))
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE);
+    let server = server.data(data).control(participant.into_service());
+    Ok(server.run(listeners, shutdown).await?)
+}

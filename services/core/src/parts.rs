@@ -111,6 +111,24 @@ pub struct PartSummary {
     pub finished: bool,
 }
 
+impl PartSummary {
+    /// A part of which there is nothing more to say: no root, no needs, nothing that a cursor could be held against.
+    pub fn new(episode: Episode, execution: ExecutionId) -> Self {
+        Self {
+            episode,
+            execution,
+            root: false,
+            cursor: Cursor::default(),
+            needs: Vec::new(),
+            ledger: None,
+            revision: 0,
+            boundary: String::new(),
+            task: None,
+            finished: false,
+        }
+    }
+}
+
 /// Where an episode that an environment admitted stands at the capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

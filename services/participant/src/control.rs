@@ -96,11 +96,19 @@ impl<O: StateOwner> Inner<O> {
             tasks: TaskTracker::new(),
             options,
         });
-        let (limit, shares) = (inner.options.record_limit, inner.owner.shares_state());
+        let ParticipantOptions {
+            record_limit,
+            standalone,
+            ..
+        } = inner.options;
+        let shares = inner.owner.shares_state();
         let mut control = inner.control();
-        inner.turn(&mut control, |machine, _| {
-            machine.set_record_limit(limit);
+        inner.turn(&mut control, |machine, now| {
+            machine.set_record_limit(record_limit);
             machine.set_shares_state(shares);
+            if standalone {
+                machine.stand_alone(now);
+            }
         });
         drop(control);
         tokio::spawn(watch_time(Arc::downgrade(&inner), inner.shared.watch_timer()));

@@ -3,20 +3,19 @@
 use std::time::Duration;
 
 use belay_core::{
-    ids::{CheckpointId, Digest, Incarnation, Instance, RolloutId},
+    ids::{CheckpointId, Incarnation, Instance, RolloutId},
     participant::{
-        Commit, CommitReport, Decision, Durable, Fence, MarkList, Outcome, Phase, Prepare, PrepareReport,
-        Restore, RestoreReport, Settle, Shard, Waiting,
+        Commit, CommitReport, Decision, Durable, Fence, Join, MarkList, Outcome, Phase, Prepare, Restore,
+        RestoreReport, Settle, Shard,
     },
-    parts::{Mark, Need, PartSummary, PartitionEntry, PlannedEpisode, Restart, Standing},
-    refusal::{Blocker, Refusal},
+    parts::Mark,
+    refusal::Refusal,
 };
 use belay_mesh::{
     members::Member,
     wire::{self, ToWire},
 };
 use belay_proto::checkpoint as pb;
-use bytes::Bytes;
 
 use crate::{prepare::Prepared, status::Seen};
 
@@ -43,28 +42,29 @@ pub(crate) fn timeout(timeout: Option<prost_types::Duration>) -> Result<Duration
     wire::timeout("timeout", timeout)
 }
 
-pub(crate) fn marks(marks: Vec<pb::Mark>) -> Result<Vec<Mark>, Refusal> {
-    marks.into_iter().map(wire::mark).collect()
-}
-
-/// Unset reads as no marks at version 0.
-pub(crate) fn mark_set(set: Option<pb::MarkSet>) -> Result<MarkList, Refusal> {
-    let set = set.unwrap_or_default();
+pub(crate) fn marks(version: u64, marks: Vec<pb::Mark>) -> Result<MarkList, Refusal> {
+    let marks: Result<Vec<Mark>, Refusal> = marks.into_iter().map(wire::mark).collect();
     Ok(MarkList {
-        version: set.version,
-        marks: marks(set.marks)?,
+        version,
+        marks: marks?,
     })
 }
 
-/// Unset reads as no members at version 0.
-pub(crate) fn members(list: Option<pb::MemberList>) -> Result<(u64, Vec<Member>), Refusal> {
-    let list = list.unwrap_or_default();
-    let members = list
-        .members
-        .into_iter()
-        .map(wire::member)
-        .collect::<Result<_, _>>()?;
-    Ok((list.version, members))
+fn mark_set(set: Option<pb::MarkSet>) -> Result<MarkList, Refusal> {
+    let (version, marks) = wire::mark_set(set)?;
+    Ok(MarkList { version, marks })
+}
+
+/// A member list and its version.
+type MemberList = (u64, Vec<Member>);
+
+/// A Join, and the member list that it brings.
+pub(crate) fn join(call: pb::JoinRequest) -> Result<(Fence, Join, MemberList), Refusal> {
+    let join = Join {
+        marks: mark_set(call.marks)?,
+        open: call.open,
+    };
+    Ok((fence(call.fence)?, join, wire::member_list(call.members)?))
 }
 
 pub(crate) fn prepare(call: pb::PrepareRequest) -> Result<(Fence, Prepare, Duration), Refusal> {
@@ -78,17 +78,13 @@ pub(crate) fn prepare(call: pb::PrepareRequest) -> Result<(Fence, Prepare, Durat
         id: checkpoint_id(&call.checkpoint_id)?,
         grace: wire::grace(call.grace)?,
         soft_limit,
-        restarts: call.restarts.into_iter().map(restart).collect::<Result<_, _>>()?,
+        restarts: call
+            .restarts
+            .into_iter()
+            .map(wire::restart)
+            .collect::<Result<_, _>>()?,
     };
     Ok((fence(call.fence)?, prepare, timeout))
-}
-
-fn restart(restart: pb::Restart) -> Result<Restart, Refusal> {
-    Ok(Restart {
-        episode: wire::episode(restart.episode)?,
-        instance: wire::instance(restart.instance)?,
-        reason: restart.reason,
-    })
 }
 
 pub(crate) fn commit(call: pb::CommitRequest) -> Result<(Fence, Commit), Refusal> {
@@ -130,10 +126,7 @@ pub(crate) fn settle(call: pb::SettleRequest) -> Result<(Fence, Settle), Refusal
     let settle = Settle {
         id: checkpoint_id(&call.checkpoint_id)?,
         outcome,
-        drop: MarkList {
-            version: call.marks_version,
-            marks: marks(call.drop)?,
-        },
+        drop: marks(call.marks_version, call.drop)?,
     };
     Ok((fence(call.fence)?, settle))
 }
@@ -144,23 +137,14 @@ pub(crate) fn restore(call: pb::RestoreRequest) -> Result<(Fence, Restore, Durat
         id: checkpoint_id(&call.checkpoint_id)?,
         source: checkpoint_id(&call.source)?,
         marks: mark_set(call.marks)?,
-        plan: call.plan.into_iter().map(planned).collect::<Result<_, _>>()?,
+        plan: call
+            .plan
+            .into_iter()
+            .map(wire::planned)
+            .collect::<Result<_, _>>()?,
         shards: call.shards.into_iter().map(shard).collect::<Result<_, _>>()?,
     };
     Ok((fence(call.fence)?, restore, timeout))
-}
-
-fn planned(planned: pb::PlannedEpisode) -> Result<PlannedEpisode, Refusal> {
-    let placement = planned
-        .placement
-        .into_iter()
-        .map(|instance| wire::instance(Some(instance)));
-    Ok(PlannedEpisode {
-        saved: wire::episode(planned.saved)?,
-        attempt: planned.attempt,
-        execution: planned.execution.parse()?,
-        placement: placement.collect::<Result<_, _>>()?,
-    })
 }
 
 fn shard(shard: pb::Shard) -> Result<Shard, Refusal> {
@@ -189,118 +173,45 @@ pub(crate) fn phase_to_wire(phase: Phase) -> i32 {
     phase.into()
 }
 
-pub(crate) fn blocker_to_wire(blocker: &Blocker) -> pb::Blocker {
-    pb::Blocker {
-        episode: Some(blocker.episode.to_wire()),
-        instance: Some(blocker.instance.to_wire()),
-        step: blocker.step.to_string(),
-        age: Some(blocker.age.to_wire()),
-        reason: blocker.reason.to_string(),
-    }
+pub(crate) fn all<T: ToWire>(values: &[T]) -> Vec<T::Wire> {
+    values.iter().map(ToWire::to_wire).collect()
 }
 
-pub(crate) fn restart_to_wire(restart: &Restart) -> pb::Restart {
-    pb::Restart {
-        episode: Some(restart.episode.to_wire()),
-        instance: Some(restart.instance.to_wire()),
-        reason: restart.reason.clone(),
-    }
-}
-
-pub(crate) fn prepared_to_wire(prepared: Prepared) -> pb::PrepareResponse {
+pub(crate) fn prepared_to_wire(prepared: &Prepared) -> pb::PrepareResponse {
     match prepared {
-        Prepared::Waits(Waiting {
-            blockers,
-            count,
-            restarts,
-        }) => pb::PrepareResponse {
+        Prepared::Waits(waiting) => pb::PrepareResponse {
             phase: pb::Phase::Preparing.into(),
-            blockers: blockers.iter().map(blocker_to_wire).collect(),
-            blocker_count: count,
-            restarts: restarts.iter().map(restart_to_wire).collect(),
+            blockers: all(&waiting.blockers),
+            blocker_count: waiting.count,
+            restarts: all(&waiting.restarts),
             ..Default::default()
         },
-        Prepared::Ready(PrepareReport {
-            restarts,
-            roots,
-            took,
-        }) => pb::PrepareResponse {
+        Prepared::Ready(report) => pb::PrepareResponse {
             phase: pb::Phase::Prepared.into(),
-            restarts: restarts.iter().map(restart_to_wire).collect(),
-            roots: roots.iter().map(ToWire::to_wire).collect(),
-            took: Some(took.to_wire()),
+            restarts: all(&report.restarts),
+            roots: all(&report.roots),
+            took: Some(report.took.to_wire()),
             ..Default::default()
         },
     }
 }
 
-pub(crate) fn committed_to_wire(report: CommitReport) -> pb::CommitResponse {
+pub(crate) fn committed_to_wire(report: &CommitReport) -> pb::CommitResponse {
     pb::CommitResponse {
-        parts: report.parts.into_iter().map(part_to_wire).collect(),
+        parts: all(&report.parts),
         bytes: report.bytes,
-        restarts: report.restarts.iter().map(restart_to_wire).collect(),
-        partition: report.partition.iter().map(entry_to_wire).collect(),
+        restarts: all(&report.restarts),
+        partition: all(&report.partition),
         at_door: report.at_door,
         cut_generations: report.cut_generations,
         cut_tokens: report.cut_tokens,
     }
 }
 
-fn part_to_wire(part: PartSummary) -> pb::CapturedPart {
-    let need = |need: Need| match need {
-        Need::Whole => pb::Need::Whole,
-        Need::IfBegun => pb::Need::IfBegun,
-    };
-    pb::CapturedPart {
-        episode: Some(part.episode.to_wire()),
-        execution: part.execution.to_string(),
-        root: part.root,
-        cursor: Some(part.cursor.to_wire()),
-        needs: part
-            .needs
-            .iter()
-            .map(|needed| pb::PartNeeded {
-                instance: Some(needed.instance.to_wire()),
-                need: need(needed.need).into(),
-            })
-            .collect(),
-        ledger: part.ledger.map(|tip| pb::LedgerTip {
-            operation: Some(tip.operation.to_wire()),
-            chain_hash: digest_to_wire(tip.chain),
-            parent: tip.parent.map(digest_to_wire).unwrap_or_default(),
-        }),
-        revision: part.revision,
-        boundary: part.boundary,
-        task_digest: part.task.map(digest_to_wire).unwrap_or_default(),
-        finished: part.finished,
-    }
-}
-
-fn entry_to_wire(entry: &PartitionEntry) -> pb::PartitionEntry {
-    let standing = match entry.standing {
-        Standing::Acknowledged => pb::Standing::Acknowledged,
-        Standing::SavedRunning => pb::Standing::SavedRunning,
-        Standing::SavedFinished => pb::Standing::SavedFinished,
-        Standing::Restart => pb::Standing::Restart,
-        Standing::LeftOut => pb::Standing::LeftOut,
-        Standing::Retired => pb::Standing::Retired,
-        Standing::Failed => pb::Standing::Failed,
-    };
-    pb::PartitionEntry {
-        episode: Some(entry.episode.to_wire()),
-        standing: standing.into(),
-        reason: entry.reason.clone(),
-    }
-}
-
-fn digest_to_wire(digest: Digest) -> Bytes {
-    Bytes::copy_from_slice(&digest)
-}
-
 pub(crate) fn durable_to_wire(durable: Durable) -> pb::AwaitResponse {
     pb::AwaitResponse {
         manifest: durable.manifest,
-        digest: digest_to_wire(durable.digest),
+        digest: wire::digest_to_wire(&durable.digest),
         bytes: durable.bytes,
         records: durable.records,
         took: Some(durable.took.to_wire()),
@@ -318,6 +229,7 @@ pub(crate) fn restored_to_wire(report: RestoreReport) -> pb::RestoreResponse {
 
 pub(crate) fn seen_to_wire(seen: Seen, instance: &Instance, incarnation: Incarnation) -> pb::StatusResponse {
     let view = seen.view;
+    let counts = seen.counts.into_iter();
     pb::StatusResponse {
         instance: Some(instance.to_wire()),
         incarnation: incarnation.to_string(),
@@ -325,17 +237,13 @@ pub(crate) fn seen_to_wire(seen: Seen, instance: &Instance, incarnation: Incarna
         phase: phase_to_wire(view.phase),
         checkpoint_id: view.open.map(|id| id.to_string()).unwrap_or_default(),
         coordinator_epoch: view.epoch,
-        lease_left: view.lease_left.map(|time| time.to_wire()),
+        lease_left: view.lease_left.map(|left| left.to_wire()),
         ready: view.ready,
         roots: seen.roots,
-        blockers: view.waiting.blockers.iter().map(blocker_to_wire).collect(),
+        blockers: all(&view.waiting.blockers),
         blocker_count: view.waiting.count,
-        restarts: seen.restarts.iter().map(restart_to_wire).collect(),
-        counts: seen
-            .counts
-            .into_iter()
-            .map(|(name, count)| (name.to_owned(), count))
-            .collect(),
+        restarts: all(&seen.restarts),
+        counts: counts.map(|(name, count)| (name.to_owned(), count)).collect(),
         marks_version: view.marks_version,
         marks: view.marks,
         at_door: view.at_door,
@@ -345,7 +253,7 @@ pub(crate) fn seen_to_wire(seen: Seen, instance: &Instance, incarnation: Incarna
             age: Some(unsettled.age.to_wire()),
             durable: unsettled.durable,
         }),
-        in_doubt: view.in_doubt.map(|time| time.to_wire()),
+        in_doubt: view.in_doubt.map(|since| since.to_wire()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         warnings: seen.warnings,
         members_version: seen.members_version,

@@ -1,7 +1,7 @@
 //! The edge: messages in, one call, messages out.
 
 use belay_core::{
-    participant::{DEFAULT_BLOCKERS, Join, MarkList, Resumed},
+    participant::{DEFAULT_BLOCKERS, Resumed},
     refusal::Refusal,
 };
 use belay_mesh::{status::to_status, wire::ToWire};
@@ -33,20 +33,12 @@ impl<O: StateOwner> CheckpointParticipant for Participant<O> {
     }
 
     async fn join(&self, request: Request<pb::JoinRequest>) -> Reply<pb::JoinResponse> {
-        let call = request.into_inner();
-        reply((|| {
-            let (version, members) = convert::members(call.members)?;
-            let join = Join {
-                marks: convert::mark_set(call.marks)?,
-                open: call.open,
-            };
-            let phase = self
-                .inner
-                .join(&convert::fence(call.fence)?, join, version, members)?;
-            Ok(pb::JoinResponse {
-                phase: convert::phase_to_wire(phase),
-            })
-        })())
+        let call = convert::join(request.into_inner());
+        let phase = call
+            .and_then(|(fence, join, (version, members))| self.inner.join(&fence, join, version, members));
+        reply(phase.map(|phase| pb::JoinResponse {
+            phase: convert::phase_to_wire(phase),
+        }))
     }
 
     async fn prepare(&self, request: Request<pb::PrepareRequest>) -> Reply<pb::PrepareResponse> {
@@ -54,7 +46,7 @@ impl<O: StateOwner> CheckpointParticipant for Participant<O> {
         reply(match call {
             Ok((fence, prepare, timeout)) => {
                 let prepared = self.inner.prepare(fence, prepare, timeout).await;
-                prepared.map(convert::prepared_to_wire)
+                prepared.map(|prepared| convert::prepared_to_wire(&prepared))
             }
             Err(refusal) => Err(refusal),
         })
@@ -74,7 +66,7 @@ impl<O: StateOwner> CheckpointParticipant for Participant<O> {
     async fn commit(&self, request: Request<pb::CommitRequest>) -> Reply<pb::CommitResponse> {
         let call = convert::commit(request.into_inner());
         let report = call.and_then(|(fence, commit)| self.inner.commit(&fence, &commit));
-        reply(report.map(convert::committed_to_wire))
+        reply(report.map(|report| convert::committed_to_wire(&report)))
     }
 
     async fn r#await(&self, request: Request<pb::AwaitRequest>) -> Reply<pb::AwaitResponse> {
@@ -135,10 +127,7 @@ impl<O: StateOwner> CheckpointParticipant for Participant<O> {
     async fn retire(&self, request: Request<pb::RetireRequest>) -> Reply<pb::RetireResponse> {
         let call = request.into_inner();
         let arguments = (|| {
-            let marks = MarkList {
-                version: call.marks_version,
-                marks: convert::marks(call.marks)?,
-            };
+            let marks = convert::marks(call.marks_version, call.marks)?;
             Ok((
                 convert::fence(call.fence)?,
                 marks,
@@ -149,7 +138,7 @@ impl<O: StateOwner> CheckpointParticipant for Participant<O> {
             Ok((fence, marks, timeout)) => {
                 let unfinished = self.inner.retire(fence, marks, timeout).await;
                 unfinished.map(|unfinished| pb::RetireResponse {
-                    unfinished: unfinished.iter().map(convert::blocker_to_wire).collect(),
+                    unfinished: convert::all(&unfinished),
                 })
             }
             Err(refusal) => Err(refusal),

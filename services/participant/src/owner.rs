@@ -11,9 +11,12 @@ use bytes::Bytes;
 
 /// The owner of a server's state: its episodes, sessions or ledgers.
 ///
-/// None of these functions but those that return a future may wait. They are called one at a time, under the lock that orders
-/// control calls, and never under the gate's: an owner may ask its [`Gate`](crate::Gate) and drop permits in any of them, and
-/// also while it holds locks of its own. `capture` runs while nothing is admitted and no counted permit is out.
+/// Where they are called: `capture`, `activate`, `drop_unclaimed`, `may_forget` and `forget` one at a time, under the lock that
+/// orders control calls, so they must not wait. `restarts`, `roots` and what Status shows at any time. `stage` on a thread where
+/// it may take long. The futures of `closing`, `discarded`, `staged` and `retire` in tasks of their own. Never is the gate's lock
+/// held: an owner may ask its [`Gate`](crate::Gate) and drop permits in any of them, also while it holds locks of its own.
+///
+/// `capture` runs while nothing is admitted and no counted permit is out: what is recorded then is at a boundary.
 pub trait StateOwner: Send + Sync + 'static {
     /// A record that was read and checked, and is not live yet.
     type Staged: Send + 'static;

@@ -24,7 +24,7 @@ pub struct ParticipantOptions {
     pub deployment: String,
     /// A record over this many bytes makes its episode a restart.
     pub record_limit: u64,
-    /// No coordinator: the server serves from the start (the gate must have been made so as well).
+    /// No coordinator: the server serves from the start.
     pub standalone: bool,
     /// Told `true` when the server begins to serve data: when it is first open.
     pub on_serving: Arc<dyn Fn(bool) + Send + Sync>,
@@ -75,6 +75,13 @@ impl<O: StateOwner> Participant<O> {
         CheckpointParticipantServer::new(self)
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE)
+    }
+
+    /// Waits until no task runs in the background: no write, no staging, no retire. For a process that is about to end; the caller
+    /// bounds it.
+    pub async fn drained(&self) {
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
     }
 }
 

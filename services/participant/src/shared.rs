@@ -10,6 +10,7 @@ use belay_core::{
     participant::{Effect, Machine, Phase},
 };
 use tokio::{sync::watch, time::Instant};
+use tracing::debug;
 
 /// Shared by the gate, its permits and the participant. The lock is held for a few instructions at a time, never across an
 /// await and never while an owner's function runs.
@@ -79,6 +80,7 @@ impl Shared {
         let mut effects = machine.take_effects();
         effects.retain(|effect| match effect {
             Effect::Phase(phase) => {
+                debug!(instance = %self.instance, %phase, "entered");
                 self.phase.send_replace(*phase);
                 false
             }

@@ -1,18 +1,17 @@
 //! The participant as one value: fence, admission, Join, Status, time.
 
-use std::{borrow::Cow, collections::HashSet, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
 use crate::{
     ids::{CheckpointId, Episode, Incarnation, Instance},
-    parts::{Mark, Restart},
-    refusal::{Blocker, Reason, Refusal},
+    parts::Restart,
+    refusal::{Reason, Refusal},
 };
 
 use super::{
     admission::{Admission, PermitId},
     calls::{
         Commit, CommitReport, Effect, Fence, Join, MarkList, Prepare, PrepareReport, Restore, RestoreReport,
-        Unsettled, View, Waiting,
     },
     ended::{Durable, Endings},
     lease::Lease,
@@ -199,77 +198,11 @@ impl Machine {
         self.shares_state = shares;
     }
 
-    // ---- data calls
-
-    /// Asks to be admitted. NOT_JOINED before a coordinator has opened the mesh, STALE_ATTEMPT at or below the mark.
-    pub fn admit(
-        &mut self,
-        now: Duration,
-        episode: &Episode,
-        step: Cow<'static, str>,
-    ) -> Result<Admit, Refusal> {
-        self.check_mark(episode)?;
-        match self.phase() {
-            Phase::Idle => Ok(Admit::Admitted(self.admission.admit(now, episode, step))),
-            Phase::Joining => Err(self.not_joined()),
-            _ => Ok(Admit::Closed),
+    /// There is no coordinator: a fresh process opens by itself.
+    pub fn stand_alone(&mut self, now: Duration) {
+        if self.phase() == Phase::Joining && self.open.is_none() {
+            self.enter(now, Phase::Idle);
         }
-    }
-
-    /// As [`admit`](Self::admit) for a step that is safe to run twice: it is not counted, and no checkpoint holds it up.
-    pub fn admit_replay(&self, episode: &Episode) -> Result<(), Refusal> {
-        self.check_mark(episode)?;
-        match self.phase() {
-            Phase::Joining | Phase::Restored => Err(self.not_joined()),
-            _ => Ok(()),
-        }
-    }
-
-    /// Another step begins under the same permit.
-    pub fn step(&mut self, now: Duration, permit: PermitId, step: Cow<'static, str>) {
-        self.admission.step(now, permit, step);
-    }
-
-    /// The work is done: its boundary is recorded. The last to park makes the participant PREPARED.
-    pub fn release(&mut self, now: Duration, permit: PermitId) {
-        self.admission.release(permit);
-        self.settle_readiness(now);
-    }
-
-    /// A call that was told `Closed` comes to the door. ADMISSION_FULL.
-    pub fn come_to_door(&mut self) -> Result<(), Refusal> {
-        if self.admission.come_to_door(self.door) {
-            return Ok(());
-        }
-        Err(Refusal::new(
-            Reason::AdmissionFull,
-            format!(
-                "{} is in {} and {} calls wait at its door already, its limit; try again",
-                self.instance,
-                self.phase(),
-                self.door
-            ),
-        )
-        .instance(&self.instance)
-        .with("phase", self.phase())
-        .retry(RETRY_PAUSE))
-    }
-
-    /// A call leaves the door: admitted, refused, or gone.
-    pub fn leave_door(&mut self) {
-        self.admission.leave_door();
-    }
-
-    /// STALE_ATTEMPT when the episode is at or below its rollout's mark.
-    pub fn check_mark(&self, episode: &Episode) -> Result<(), Refusal> {
-        self.marks
-            .check(episode)
-            .map_err(|refusal| refusal.instance(&self.instance))
-    }
-
-    /// Time for which the phase was IDLE.
-    pub fn open_time(&self, now: Duration) -> Duration {
-        self.clock.read(now)
     }
 
     // ---- time
@@ -339,36 +272,6 @@ impl Machine {
         Ok(self.phase())
     }
 
-    /// What it is like. Changes nothing: a lease that is over is shown with nothing left.
-    pub fn view(&self, now: Duration, max_blockers: usize) -> View {
-        let run = match &self.open {
-            Some(Open::Checkpoint(run)) => Some(run),
-            _ => None,
-        };
-        let in_doubt = match &self.open {
-            Some(Open::Restore(staging)) => staging.staged.as_ref().map(|(_, at)| *at),
-            _ => None,
-        };
-        let unsettled = self.capture.as_ref().filter(|_| run.is_none());
-        View {
-            phase: self.phase(),
-            open: self.open_id(),
-            epoch: self.epoch,
-            lease_left: run.map(|run| run.lease.left(now)),
-            ready: run.is_some() && self.phase() != Phase::Preparing,
-            waiting: self.waiting(now, max_blockers),
-            marks_version: self.marks.version(),
-            marks: self.marks.len() as u64,
-            at_door: self.admission.at_door() as u64,
-            unsettled: unsettled.map(|capture| Unsettled {
-                id: capture.id,
-                age: now.saturating_sub(capture.at),
-                durable: matches!(capture.write, Write::Durable(_)),
-            }),
-            in_doubt: in_doubt.map(|at| now.saturating_sub(at)),
-        }
-    }
-
     // ---- shared by the calls
 
     /// The one place where the phase changes: checked, told to the driver, and the open clock with it.
@@ -407,74 +310,5 @@ impl Machine {
         }
         self.effects.push(Effect::Timer);
         self.enter(now, Phase::Prepared);
-    }
-
-    /// What a checkpoint waits for now, or would wait for if it began now.
-    pub(super) fn waiting(&self, now: Duration, most: usize) -> Waiting {
-        let run = match &self.open {
-            Some(Open::Checkpoint(run)) => Some(run),
-            _ => None,
-        };
-        let closed = run.is_some();
-        let which = |episode: &Episode, counted: bool| {
-            if closed {
-                counted
-            } else {
-                !self.marks.refuses(episode)
-            }
-        };
-        let (blockers, count) = self.admission.blockers(now, &self.instance, most, which);
-        Waiting {
-            blockers,
-            count: count as u64,
-            restarts: run.map(|run| run.found.clone()).unwrap_or_default(),
-        }
-    }
-
-    /// The oldest pieces of work that still run for the given attempts or earlier ones.
-    pub fn unfinished(&self, now: Duration, marks: &[Mark], most: usize) -> Vec<Blocker> {
-        let stopped = |episode: &Episode, _counted: bool| {
-            marks
-                .iter()
-                .any(|m| m.rollout == episode.rollout && episode.attempt <= m.attempt)
-        };
-        self.admission.blockers(now, &self.instance, most, stopped).0
-    }
-
-    /// What must hold between two turns; an error says what does not. For random tests and simulations.
-    pub fn check(&self, now: Duration) -> Result<(), String> {
-        let phase = self.phase();
-        let fits = match &self.open {
-            None => matches!(phase, Phase::Joining | Phase::Idle),
-            Some(Open::Checkpoint(run)) => {
-                phase.is_closed()
-                    && (phase == Phase::Preparing) == run.ready_at.is_none()
-                    && (phase == Phase::Committed) == run.committed.is_some()
-                    && (phase == Phase::Committed) == self.capture.is_some()
-            }
-            Some(Open::Restore(staging)) => match staging.staged {
-                None => matches!(phase, Phase::Joining | Phase::Idle),
-                Some(_) => matches!(phase, Phase::Restored | Phase::Idle),
-            },
-        };
-        if !fits {
-            return Err(format!("{phase} does not fit the open run {:?}", self.open));
-        }
-        if matches!(phase, Phase::Prepared | Phase::Committed) && self.admission.counted() > 0 {
-            return Err(format!(
-                "{phase} with {} counted permits",
-                self.admission.counted()
-            ));
-        }
-        if !self.admission.is_consistent() {
-            return Err("the count of permits is not that of the permits".to_owned());
-        }
-        if phase.is_closed() && self.next_deadline().is_none() {
-            return Err(format!("{phase} without a lease"));
-        }
-        if self.clock.read(now) > now {
-            return Err(format!("open for {:?} of {now:?}", self.clock.read(now)));
-        }
-        Ok(())
     }
 }

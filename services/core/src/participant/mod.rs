@@ -11,7 +11,9 @@
 //! | `marks` | which attempts are refused |
 //! | `ended` | how earlier runs ended |
 //! | `admission` | counted work, the door |
-//! | `machine` | all of it together: fence, admission, Join, Status, time |
+//! | `machine` | all of it together: what is held, fence, Join, time |
+//! | `data_calls` | what data calls ask |
+//! | `view` | what Status shows, and what must always hold |
 //! | `checkpoint` | Prepare, Renew, Commit, Await |
 //! | `resume` | Resume, Settle, every way in which a run ends |
 //! | `restore` | Restore |
@@ -25,6 +27,7 @@
 mod admission;
 mod calls;
 mod checkpoint;
+mod data_calls;
 mod ended;
 mod lease;
 mod machine;
@@ -35,6 +38,7 @@ mod refuse;
 mod restore;
 mod resume;
 mod retire;
+mod view;
 
 pub use admission::PermitId;
 pub use calls::{

@@ -225,7 +225,8 @@ fn a_retired_episode_blocks_no_checkpoint() {
 
 #[test]
 fn a_lease_that_is_over_lapses_before_the_call_is_looked_at() {
-    let calls: [fn(&mut Rig) -> Result<(), Refusal>; 4] = [
+    type Call = fn(&mut Rig) -> Result<(), Refusal>;
+    let calls: [Call; 4] = [
         |rig| rig.prepare(&prepare(id(1))).map(drop),
         |rig| rig.machine.renew(rig.now, &rig.fence, id(1)).map(drop),
         |rig| rig.commit(&commit(id(1), &["a"])).map(drop),

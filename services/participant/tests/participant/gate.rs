@@ -1,6 +1,9 @@
 //! The door: who waits, who is let in, who is turned away.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use belay_core::{participant::Phase, refusal::Reason};
 use belay_proto::checkpoint as pb;
@@ -151,7 +154,6 @@ async fn a_replayable_step_waits_for_no_checkpoint_and_holds_none_up() {
 
 #[tokio::test]
 async fn serving_is_told_when_the_server_is_first_open() {
-    use std::sync::{Arc, Mutex};
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = told.clone();
     let dir = Arc::new(tempfile::TempDir::new().unwrap());
@@ -167,9 +169,16 @@ async fn serving_is_told_when_the_server_is_first_open() {
 }
 
 #[tokio::test]
+async fn a_server_without_a_coordinator_serves_from_the_start() {
+    let dir = Arc::new(tempfile::TempDir::new().unwrap());
+    let rig = Rig::with(dir, 0, |options| options.standalone = true);
+    drop(rig.gate.enter(&episode("a"), "seed").await.unwrap());
+    assert_eq!(rig.status().await.phase(), pb::Phase::Idle);
+}
+
+#[tokio::test]
 async fn a_thousand_calls_at_the_door_are_all_let_in() {
     use belay_participant::{Gate, GateOptions, Participant, ParticipantOptions};
-    use std::sync::Arc;
     let gate = Gate::new(GateOptions {
         instance: crate::rig::instance(0),
         door: 1000,

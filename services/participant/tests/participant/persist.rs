@@ -172,6 +172,13 @@ async fn keep_does_not_wait_for_the_write_and_await_says_when_its_time_is_over()
     assert_eq!(refusal.get("checkpoint_id"), Some("00000001-00000001"));
     refused(rig.prepare(id(2)).await, Reason::CheckpointConflict);
     latch.open();
+    tokio::time::timeout(SOON, rig.participant.drained())
+        .await
+        .unwrap();
+    assert!(
+        rig.has_manifest(id(1)),
+        "a process that ends in order has written"
+    );
     rig.wait_durable(id(1)).await.unwrap();
 }
 

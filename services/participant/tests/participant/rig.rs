@@ -85,7 +85,7 @@ impl Rig {
         let mut common = ServerCommon::new(instance(replica), dir.path(), "test");
         common.door = 3;
         let gate = common.gate();
-        let mut options = common.participant(|_| {});
+        let (_, mut options) = common.server();
         change(&mut options);
         let root = options.root.clone();
         let owner = Arc::new(Counters::new(gate.clone()));

@@ -240,11 +240,8 @@ impl Environment {
     /// Ends ledgers, while the mesh is open: a capture of theirs belongs to one in which their episodes were not acknowledged.
     async fn end_ledgers(&self, policy_model: &Instance, freed: &[Freed]) {
         let Some(first) = freed.first() else { return };
-        let permit = match self.enter(&first.episode, "end of ledger").await {
-            Ok(permit) => Some(permit),
-            // It is retired: its ledger goes by that, the others' still have to.
-            Err(_) => None,
-        };
+        // Without one where it is retired: its ledger goes by that, the others' still have to.
+        let permit = self.enter(&first.episode, "end of ledger").await.ok();
         let refs = freed
             .iter()
             .map(|one| (&one.episode, one.execution).to_wire())

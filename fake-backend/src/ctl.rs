@@ -116,8 +116,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 impl CtlClient {
     /// Of the engine at `host:port`.
     pub fn new(address: impl std::fmt::Display) -> Self {
-        // reqwest asks for a process-wide provider even where no TLS is spoken. An earlier one stays.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        // reqwest asks for it even where no TLS is spoken.
+        belay_mesh::telemetry::install_crypto();
         Self {
             http: reqwest::Client::new(),
             base: format!("http://{address}"),

@@ -12,6 +12,7 @@ use std::{
 
 use tokio::sync::{Notify, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::transport::ServerTlsConfig;
 
 use crate::{
     call::{Call, CallKey, CallState, Plan},
@@ -34,6 +35,8 @@ pub struct BackendConfig {
     pub weights: String,
     /// How long a token takes; `None`: no time.
     pub token_delay: Option<Duration>,
+    /// TLS on its port; plain text where it is unset.
+    pub tls: Option<ServerTlsConfig>,
 }
 
 impl Default for BackendConfig {
@@ -42,6 +45,7 @@ impl Default for BackendConfig {
             model: "belay-fake".into(),
             weights: "fake-1".into(),
             token_delay: None,
+            tls: None,
         }
     }
 }

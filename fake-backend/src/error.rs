@@ -1,11 +1,14 @@
 //! What can go wrong in the engine, in its own words; the edges turn it into a gRPC status or an OpenAI error.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use belay_core::{
     ids::{CheckpointId, Episode, ExecutionId, Operation},
     refusal::{Reason, Refusal},
 };
+
+/// When a call that failed for the moment may be made again.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// Why the engine does not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -124,7 +127,8 @@ impl From<BackendError> for Refusal {
                 .with("row", row),
             BackendError::Released(id) => new(Reason::StaleCheckpoint).with("checkpoint_id", id),
             BackendError::OtherCut(id) => new(Reason::CheckpointConflict).with("checkpoint_id", id),
-            BackendError::Ordered(_) | BackendError::Stopping => new(Reason::EngineFailed),
+            BackendError::Ordered(..500) => new(Reason::EngineFailed),
+            BackendError::Ordered(_) | BackendError::Stopping => new(Reason::EngineFailed).retry(RETRY_AFTER),
         }
     }
 }

@@ -10,7 +10,7 @@ mod tokenize;
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, State},
-    routing::{get, post},
+    routing::{any, get, post},
 };
 use http::{HeaderMap, Method, Uri};
 use serde_json::{Value, json};
@@ -31,7 +31,9 @@ pub fn router(engine: Engine, body_limit: usize) -> Router {
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .merge(control::routes())
-        .fallback(not_found)
+        // Not a fallback: what else is asked for on this port is a gRPC call, and is answered as one.
+        .route("/v1/{*rest}", any(not_found))
+        .route("/_ctl/{*rest}", any(not_found))
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(body_limit))
         .with_state(engine)

@@ -1,15 +1,15 @@
 //! A deterministic inference engine with its token store and its control endpoint, for tests and the demo.
 //!
 //! It decides from the conversation alone ([`mind`]), so the same conversation gives the same answer, token by token, in any
-//! process. One port serves gRPC (`InferenceWorker`, `TokenStore`, reflection) and HTTP (an OpenAI-compatible API, and
-//! `/_ctl`), HTTP/1 and HTTP/2 without TLS. It outlives the mesh: its calls, rows and effect log are in memory, and are lost
+//! process. One port serves gRPC (`InferenceWorker`, `TokenStore`, health, reflection) and HTTP (an OpenAI-compatible API, and
+//! `/_ctl`), HTTP/1 and HTTP/2. It outlives the mesh: its calls, rows and effect log are in memory, and are lost
 //! with its process alone, whose store then has another identity.
 //!
 //! | path | what |
 //! | --- | --- |
 //! | `POST /v1/chat/completions` | a reply, whole or as server-sent events; `logprobs`, `return_token_ids` |
 //! | `POST /v1/completions` | the same after a prompt of text or token ids, so also the rest of a reply that was cut |
-//! | `GET /v1/models`, `GET /health` | as usual |
+//! | `GET /v1/models`, `GET /health`, `GET /metrics` | as usual |
 //! | `POST /tokenize`, `POST /detokenize` | text to ids and back |
 //! | `/_ctl/...` | holds, faults, counters, the call log, the effect log: see [`ctl`] |
 //!
@@ -42,4 +42,4 @@ pub mod tokens;
 mod worker;
 
 pub use engine::BackendConfig;
-pub use serve::{ServeError, serve};
+pub use serve::serve;

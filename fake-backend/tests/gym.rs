@@ -15,7 +15,7 @@ fn rows(environment: &str) -> Vec<Value> {
     let directory = std::env::var_os("BELAY_GYM_DIR").map_or_else(|| PathBuf::from(beside), PathBuf::from);
     let path = directory.join(environment).join("example.jsonl");
     let Ok(text) = std::fs::read_to_string(&path) else {
-        println!("no rows at {}: passed over", path.display());
+        eprintln!("no rows at {}: passed over", path.display());
         return Vec::new();
     };
     text.lines()

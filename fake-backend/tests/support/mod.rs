@@ -26,7 +26,7 @@ pub struct Backend {
     pub store: TokenStoreClient<Channel>,
     pub http: reqwest::Client,
     shutdown: Shutdown,
-    task: JoinHandle<Result<(), belay_fake_backend::ServeError>>,
+    task: JoinHandle<Result<(), belay_mesh::server::ServeError>>,
 }
 
 impl Backend {

@@ -8,9 +8,11 @@ use std::{
 use belay_core::ids::{Instance, Kind};
 use belay_fake_backend::ctl::CtlClient;
 use belay_mesh::{
-    channel::{Channels, MeshChannel},
-    config::{Engine, ResolvedMember, ResolvedMesh},
+    channel::{ChannelOptions, Channels, MeshChannel},
+    config::{ConfigError, Engine, ResolvedMember, ResolvedMesh},
     server::MAX_MESSAGE,
+    status::describe,
+    tls::Tls,
 };
 use belay_proto::checkpoint::{
     CoordinatorStatusRequest, CoordinatorStatusResponse, Phase, coordinator_client::CoordinatorClient,
@@ -19,15 +21,21 @@ use tokio::{sync::broadcast, task::JoinSet};
 
 use crate::{
     error::{LocalMeshError, Tail},
-    process::{Died, Exit, Process},
+    process::{Died, Exit, Launch, Process},
     ready::Ready,
     spec::{BACKEND, COORDINATOR, Spec},
 };
 
+/// Deaths that a listener may be behind: more than a mesh has processes.
+const DEATHS: usize = 1024;
 /// How long a process may take to end when it is asked to.
 const STOP_BOUND: Duration = Duration::from_secs(10);
-/// Between two looks at a mesh that is not open yet.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Between two looks at a mesh that is not open yet: at first, and at most. Each look asks every server.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// How often a process is started on the addresses that it had. While it was dead, a connection that somebody tried to make
+/// to it, or any other, can have got its port for a moment.
+const STARTS: u32 = 5;
 
 /// A mesh of processes on this machine. Dropping it kills them all.
 pub struct LocalMesh {
@@ -57,10 +65,20 @@ impl LocalMesh {
             path: spec.dir.clone(),
             source,
         })?;
+        let config = |error: ConfigError| LocalMeshError::Config(error.to_string());
+        let tls = spec
+            .config
+            .tls
+            .as_ref()
+            .map(Tls::load)
+            .transpose()
+            .map_err(config)?;
         let mut mesh = Self {
-            spec,
-            died: broadcast::channel(64).0,
-            channels: Channels::default(),
+            spec: spec.with_absolute_paths()?,
+            died: broadcast::channel(DEATHS).0,
+            channels: Channels::new(ChannelOptions {
+                tls: tls.map(|tls| tls.client),
+            }),
             backend: None,
             coordinator: None,
             servers: BTreeMap::new(),
@@ -94,12 +112,10 @@ impl LocalMesh {
             }
             let at = old.map(|server| (server.data.clone(), server.control.clone()));
             let (launch, died) = (self.spec.server(&instance, at.as_ref()), self.died.clone());
-            starting.spawn(async move { (instance, Process::start(&launch, died).await) });
+            starting.spawn(async move { (instance, start(&launch, died, at.is_some()).await) });
         }
         while let Some(started) = starting.join_next().await {
-            let Ok((instance, started)) = started else {
-                continue;
-            };
+            let (instance, started) = started.map_err(|error| LocalMeshError::Unknown(error.to_string()))?;
             let (process, ready) = started?;
             let Ready::Server { data, control, .. } = ready else {
                 return Err(unexpected(&instance.to_string(), &ready, &process));
@@ -120,8 +136,8 @@ impl LocalMesh {
     pub async fn start_server(&mut self, instance: &Instance) -> Result<(), LocalMeshError> {
         let old = self.server(instance)?;
         let at = (old.data.clone(), old.control.clone());
-        let (process, _ready) =
-            Process::start(&self.spec.server(instance, Some(&at)), self.died.clone()).await?;
+        let launch = self.spec.server(instance, Some(&at));
+        let (process, _ready) = start(&launch, self.died.clone(), true).await?;
         let (data, control) = at;
         self.servers.insert(
             instance.clone(),
@@ -146,7 +162,7 @@ impl LocalMesh {
         let at = self.coordinator.as_ref().map(|c| c.address.clone());
         self.write_mesh_file(at.clone().unwrap_or_default())?;
         let launch = self.spec.coordinator(at.as_deref());
-        let (process, ready) = Process::start(&launch, self.died.clone()).await?;
+        let (process, ready) = start(&launch, self.died.clone(), at.is_some()).await?;
         let Ready::Coordinator {
             coordinator: address, ..
         } = ready
@@ -161,7 +177,8 @@ impl LocalMesh {
     /// Starts the built-in engine, on the address that it had.
     pub async fn start_backend(&mut self) -> Result<(), LocalMeshError> {
         let at = self.backend.as_ref().map(|b| b.address.clone());
-        let (process, ready) = Process::start(&self.spec.backend(at.as_deref()), self.died.clone()).await?;
+        let launch = self.spec.backend(at.as_deref());
+        let (process, ready) = start(&launch, self.died.clone(), at.is_some()).await?;
         let Ready::Backend { backend: address, .. } = ready else {
             return Err(unexpected(BACKEND, &ready, &process));
         };
@@ -319,25 +336,28 @@ impl LocalMesh {
         reached: impl Fn(&CoordinatorStatusResponse) -> bool,
     ) -> Result<CoordinatorStatusResponse, LocalMeshError> {
         let started = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        let mut last = format!("waiting to {what}");
         loop {
-            let answer = self
-                .coordinator()?
-                .status(CoordinatorStatusRequest {})
-                .await
-                .map(tonic::Response::into_inner);
-            let last = match answer {
-                Ok(status) if reached(&status) => return Ok(status),
-                Ok(status) => format!("waiting to {what}; {}", phases(&status)),
-                Err(error) => format!(
-                    "the coordinator does not answer: {}",
-                    belay_mesh::status::describe(&error)
-                ),
+            let left = bound.saturating_sub(started.elapsed());
+            let mut coordinator = self.coordinator()?;
+            let answer = coordinator.status(CoordinatorStatusRequest {});
+            last = match tokio::time::timeout(left, answer).await {
+                Ok(Ok(status)) => {
+                    let status = status.into_inner();
+                    if reached(&status) {
+                        return Ok(status);
+                    }
+                    format!("waiting to {what}; {}", phases(&status))
+                }
+                Ok(Err(error)) => format!("the coordinator does not answer: {}", describe(&error)),
+                Err(_) => {
+                    let tail = self.coordinator_process()?.process.tail();
+                    return Err(LocalMeshError::NotOpen { bound, last, tail });
+                }
             };
-            if started.elapsed() >= bound {
-                let tail = self.coordinator_process()?.process.tail();
-                return Err(LocalMeshError::NotOpen { bound, last, tail });
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(pause.min(left)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -356,6 +376,22 @@ impl LocalMesh {
             .iter()
             .map(|b| (BACKEND.to_owned(), b.process.tail()));
         servers.chain(coordinator).chain(backend).collect()
+    }
+}
+
+/// Starts a process; one that is to have its old addresses is tried again when it ends early.
+async fn start(
+    launch: &Launch,
+    died: broadcast::Sender<Died>,
+    again: bool,
+) -> Result<(Process, Ready), LocalMeshError> {
+    let mut tries = if again { STARTS } else { 1 };
+    loop {
+        tries -= 1;
+        match Process::start(launch, died.clone()).await {
+            Err(LocalMeshError::EndedEarly { .. }) if tries > 0 => {}
+            started => return started,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use belay_core::ids::Instance;
+use belay_core::ids::{Instance, Kind};
 use belay_mesh::config::{Engine, MeshConfig};
 
 use crate::{error::LocalMeshError, process::Launch};
@@ -32,7 +32,7 @@ pub(crate) const COORDINATOR: &str = "coordinator";
 pub(crate) const BACKEND: &str = "fake-backend";
 
 impl Spec {
-    /// A mesh below `dir`: its checkpoints and journal too, where the configuration does not put them elsewhere.
+    /// A mesh with its files in `dir`; checkpoints and journal go where the configuration says.
     pub fn new(program: impl Into<PathBuf>, dir: impl Into<PathBuf>, config: MeshConfig) -> Self {
         Self {
             program: program.into(),
@@ -54,22 +54,23 @@ impl Spec {
         self.dir.join("processes.toml")
     }
 
-    /// Writes the configuration for the processes: with the built-in engine's address, and paths that mean the same
-    /// from any directory.
+    /// With paths that mean the same from any directory: other commands read them in `mesh.json`.
+    pub(crate) fn with_absolute_paths(mut self) -> Result<Self, LocalMeshError> {
+        for path in [&mut self.dir, &mut self.config.root, &mut self.config.state] {
+            *path = absolute(path)?;
+        }
+        Ok(self)
+    }
+
+    /// Writes the configuration for the processes, with the built-in engine's address.
     pub(crate) fn write_config(&self, backend: Option<&str>) -> Result<(), LocalMeshError> {
         let mut config = self.config.clone();
-        config.root = absolute(&config.root)?;
-        config.state = absolute(&config.state)?;
         if let Some(address) = backend {
             config.engine = Engine::StagingWorker {
                 address: address.into(),
                 model: None,
             };
-            for server in config
-                .servers
-                .iter_mut()
-                .filter(|s| s.kind == belay_core::ids::Kind::Resources)
-            {
+            for server in config.servers.iter_mut().filter(|s| s.kind == Kind::Resources) {
                 server
                     .effect_log
                     .get_or_insert_with(|| format!("http://{address}/_ctl/effects"));

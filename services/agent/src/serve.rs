@@ -20,17 +20,20 @@ pub async fn serve(config: AgentConfig, listeners: Listeners, shutdown: Shutdown
     let (server, options) = common.server();
     let members = Members::default();
     let peers = Peers::new(members.clone(), common.channels());
-    let agent = Arc::new(Agent::new(
+    let owner = Arc::new(Agent::new(
         gate.clone(),
         peers,
         common.patience,
         config.max_steps,
         config.policy_model.clone(),
     ));
-    let participant = Participant::new(options, gate, agent.clone(), members);
-    let data = AgentServer::new(DataService(agent))
+    let participant = Participant::new(options, gate, owner.clone(), members);
+    let data = AgentServer::new(DataService(owner))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
-    let server = server.data(data).control(participant.into_service());
-    server.run(listeners, shutdown).await
+    server
+        .data(data)
+        .control(participant.into_service())
+        .run(listeners, shutdown)
+        .await
 }

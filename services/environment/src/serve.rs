@@ -24,16 +24,19 @@ pub async fn serve(
     let (server, options) = common.server();
     let members = Members::default();
     let peers = Peers::new(members.clone(), common.channels());
-    let environment = Arc::new(Environment::new(
+    let owner = Arc::new(Environment::new(
         gate.clone(),
         peers,
         common.patience,
         config.max_unacknowledged,
     ));
-    let participant = Participant::new(options, gate, environment.clone(), members);
-    let data = EnvironmentServer::new(DataService(environment))
+    let participant = Participant::new(options, gate, owner.clone(), members);
+    let data = EnvironmentServer::new(DataService(owner))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
-    let server = server.data(data).control(participant.into_service());
-    server.run(listeners, shutdown).await
+    server
+        .data(data)
+        .control(participant.into_service())
+        .run(listeners, shutdown)
+        .await
 }

@@ -130,8 +130,10 @@ mod tests {
                 n => Ok(n),
             }
         };
-        let done =
-            persist(Duration::from_secs(5)).until_done("generate", Duration::from_secs(3600), long_then_lost);
-        assert_eq!(done.await.expect("each time it had been reached"), 5);
+        let patient = persist(Duration::from_secs(5));
+        let done = patient
+            .until_done("generate", Duration::from_secs(3600), long_then_lost)
+            .await;
+        assert_eq!(done.expect("each time it had been reached"), 5);
     }
 }

@@ -7,6 +7,7 @@ use std::{
     task::Poll,
 };
 
+use belay_core::refusal::Reason;
 use belay_proto::checkpoint as pb;
 
 use crate::rig::{Rig, SOON, episode, id, refused, until};
@@ -70,7 +71,10 @@ async fn a_prepare_that_nobody_waits_for_is_committed_all_the_same() {
     let rig = Rig::holding(&["a"]).await;
     let busy = rig.gate.enter(&episode("a"), "tool").await.unwrap();
     assert!(polled(1, rig.prepare(id(1))).await.is_none());
+    // What the owner finds while it is being waited for counts, also where no Prepare has replied.
+    *rig.owner.restarts.lock().unwrap() = vec![crate::rig::restart("late")];
     drop(busy);
+    refused(rig.commit(id(1), &["a", "late"]).await, Reason::RestartInScope);
     assert_eq!(rig.commit(id(1), &["a"]).await.unwrap().parts.len(), 1);
 }
 
@@ -197,7 +201,7 @@ async fn an_abandon_answers_whoever_waits_for_that_id() {
         rig.abandon(id(1)).await.unwrap();
     };
     let (reply, ()) = tokio::join!(rig.prepare(id(1)), give_up);
-    refused(reply, belay_core::refusal::Reason::StaleCheckpoint);
+    refused(reply, Reason::StaleCheckpoint);
     drop(busy);
     assert!(rig.gate.is_open());
 }

@@ -10,10 +10,11 @@ use std::sync::{
 use belay_core::refusal::Reason;
 use belay_mesh::status::from_status;
 use belay_participant::{Gate, ParticipantOptions};
+use belay_proto::checkpoint as pb;
 
 use crate::{
     counters::Counters,
-    rig::{Rig, episode, id},
+    rig::{Rig, SOON, episode, id},
 };
 
 fn random(seed: &AtomicU64) -> u64 {
@@ -92,8 +93,8 @@ async fn no_capture_ever_sees_work_in_progress() {
                 rig.keep(id).await.unwrap();
                 rig.wait_durable(id).await.unwrap();
                 let outcome = match random(&seed) % 2 {
-                    0 => belay_proto::checkpoint::Outcome::Published,
-                    _ => belay_proto::checkpoint::Outcome::Discarded,
+                    0 => pb::Outcome::Published,
+                    _ => pb::Outcome::Discarded,
                 };
                 rig.settle(id, outcome).await.unwrap();
                 kept += 1;
@@ -109,4 +110,31 @@ async fn no_capture_ever_sees_work_in_progress() {
     let status = rig.status().await;
     assert_eq!((status.blocker_count, status.at_door), (0, 0));
     assert!(from_status(&rig.keep(id(61)).await.unwrap_err()).is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_is_left_waiting_when_the_door_opens_or_the_last_one_parks() {
+    let rig = Rig::holding(&["a"]).await;
+    for sequence in 1..=400 {
+        let id = id(sequence);
+        // The last one parks while the Prepare comes to wait for it: a wake-up that is lost would end in PREPARING.
+        let busy = rig.gate.enter(&episode("a"), "tool").await.unwrap();
+        let park = tokio::spawn(async move { drop(busy) });
+        let prepared = rig.prepare(id).await.unwrap();
+        assert_eq!(prepared.phase(), pb::Phase::Prepared);
+        park.await.unwrap();
+
+        // Calls come to the door while it opens.
+        let calls: Vec<_> = (0..3)
+            .map(|_| {
+                let gate = rig.gate.clone();
+                tokio::spawn(async move { gate.enter(&episode("a"), "tool").await.map(drop) })
+            })
+            .collect();
+        rig.abandon(id).await.unwrap();
+        for call in calls {
+            let entered = tokio::time::timeout(SOON, call).await;
+            entered.expect("let in").unwrap().unwrap();
+        }
+    }
 }

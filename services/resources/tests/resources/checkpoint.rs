@@ -47,13 +47,13 @@ async fn a_closed_mesh_makes_calls_wait_and_refuses_none() {
 /// Seeds, adds 2 as (0, 1) and checkpoints; then adds 7, which is not in the checkpoint.
 async fn saved<E: Environment>(root: &TempDir, environment: E, me: &Life) -> ck::Shard {
     let server = Server::open(root, environment).await;
-    server.seed(me).await.unwrap();
-    server.add(me, (0, 1), 2).await.unwrap();
+    server.seed(me).await.expect("a reply");
+    server.add(me, (0, 1), 2).await.expect("a reply");
     server.control.prepared().await;
     server.control.commit(&[me]).await;
     server.control.resume(RUN, Decision::Keep).await;
     let shard = server.control.durable().await;
-    server.add(me, (0, 2), 7).await.unwrap();
+    server.add(me, (0, 2), 7).await.expect("a reply");
     shard
 }
 

@@ -14,8 +14,8 @@ use super::*;
 
 /// An HTTP server that answers each request as told and keeps the bodies.
 async fn log(status: &'static str) -> (String, Arc<Mutex<Vec<Value>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/_ctl/effects", listener.local_addr().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}/_ctl/effects", listener.local_addr().expect("bound"));
     let told: Arc<Mutex<Vec<Value>>> = Arc::default();
     let kept = told.clone();
     tokio::spawn(async move {
@@ -24,9 +24,15 @@ async fn log(status: &'static str) -> (String, Arc<Mutex<Vec<Value>>>) {
             tokio::spawn(async move {
                 let mut stream = BufReader::new(stream);
                 while let Some(body) = read_request(&mut stream).await {
-                    kept.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+                    kept.lock()
+                        .expect("no panic")
+                        .push(serde_json::from_slice(&body).expect("JSON"));
                     let reply = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
-                    stream.get_mut().write_all(reply.as_bytes()).await.unwrap();
+                    stream
+                        .get_mut()
+                        .write_all(reply.as_bytes())
+                        .await
+                        .expect("a client");
                 }
             });
         }
@@ -46,7 +52,7 @@ async fn read_request(stream: &mut BufReader<tokio::net::TcpStream>) -> Option<V
             break;
         }
         if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
+            length = value.trim().parse().expect("a number");
         }
     }
     let mut body = vec![0; length];

@@ -29,14 +29,15 @@ use tokio::task::JoinHandle;
 use tonic::{Response, Status};
 
 /// Long enough for a loaded machine: a wait that takes longer is a failure.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-pub const TASK: &str = r#"{"responses_create_params":{}, "initial_count":3, "expected_count":6, "n":1e400}"#;
+pub(crate) const TASK: &str =
+    r#"{"responses_create_params":{}, "initial_count":3, "expected_count":6, "n":1e400}"#;
 
 /// One process.
-pub struct Server {
-    pub control: Control,
-    pub client: ResourcesClient<MeshChannel>,
+pub(crate) struct Server {
+    pub(crate) control: Control,
+    pub(crate) client: ResourcesClient<MeshChannel>,
     stop: Shutdown,
 }
 
@@ -46,13 +47,13 @@ impl Drop for Server {
     }
 }
 
-pub fn me() -> Instance {
+pub(crate) fn me() -> Instance {
     "resources/counter/0".parse().expect("an instance")
 }
 
 impl Server {
     /// In JOINING.
-    pub async fn start<E: Environment>(
+    pub(crate) async fn start<E: Environment>(
         root: &TempDir,
         environment: E,
         change: impl FnOnce(&mut ResourcesConfig),
@@ -73,18 +74,18 @@ impl Server {
     }
 
     /// Joined and open.
-    pub async fn open<E: Environment>(root: &TempDir, environment: E) -> Self {
+    pub(crate) async fn open<E: Environment>(root: &TempDir, environment: E) -> Self {
         let server = Self::start(root, environment, |_| ()).await;
         server.control.join(true).await;
         server
     }
 
     /// The counter, joined and open.
-    pub async fn counter(root: &TempDir) -> Self {
+    pub(crate) async fn counter(root: &TempDir) -> Self {
         Self::open(root, Counter).await
     }
 
-    pub async fn seed(&self, life: &Life) -> Result<pb::SeedResponse, Refusal> {
+    pub(crate) async fn seed(&self, life: &Life) -> Result<pb::SeedResponse, Refusal> {
         let request = pb::SeedRequest {
             r#ref: life.wire(),
             task: TASK.into(),
@@ -92,7 +93,7 @@ impl Server {
         answer(self.client.clone().seed(request)).await
     }
 
-    pub async fn call(
+    pub(crate) async fn call(
         &self,
         life: &Life,
         operation: (u32, u32),
@@ -112,7 +113,7 @@ impl Server {
     }
 
     /// increment_counter, as `operation`.
-    pub async fn add(
+    pub(crate) async fn add(
         &self,
         life: &Life,
         operation: (u32, u32),
@@ -123,7 +124,7 @@ impl Server {
     }
 
     /// get_counter_value, as `operation`: the output.
-    pub async fn count(&self, life: &Life, operation: (u32, u32)) -> String {
+    pub(crate) async fn count(&self, life: &Life, operation: (u32, u32)) -> String {
         let reply = self
             .call(life, operation, "get_counter_value", "{}")
             .await
@@ -132,7 +133,7 @@ impl Server {
     }
 
     /// In a task of its own.
-    pub fn begin_add(
+    pub(crate) fn begin_add(
         &self,
         life: &Life,
         operation: (u32, u32),
@@ -151,7 +152,7 @@ impl Server {
         tokio::spawn(async move { answer(client.clone().call_tool(request)).await })
     }
 
-    pub async fn verify(&self, life: &Life, response: &str) -> Result<pb::VerifyResponse, Refusal> {
+    pub(crate) async fn verify(&self, life: &Life, response: &str) -> Result<pb::VerifyResponse, Refusal> {
         let request = pb::VerifyRequest {
             r#ref: life.wire(),
             response: response.to_owned().into(),
@@ -159,13 +160,13 @@ impl Server {
         answer(self.client.clone().verify(request)).await
     }
 
-    pub async fn close(&self, life: &Life) -> Result<pb::CloseResponse, Refusal> {
+    pub(crate) async fn close(&self, life: &Life) -> Result<pb::CloseResponse, Refusal> {
         let request = pb::CloseRequest { r#ref: life.wire() };
         answer(self.client.clone().close(request)).await
     }
 
     /// How many sessions and calls Status counts.
-    pub async fn counts(&self) -> (u64, u64) {
+    pub(crate) async fn counts(&self) -> (u64, u64) {
         let counts = self.control.status().await.counts;
         (counts["sessions"], counts["calls"])
     }
@@ -180,12 +181,12 @@ async fn answer<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> R
 
 /// An episode in one of its lives.
 #[derive(Clone, Debug)]
-pub struct Life {
-    pub episode: Episode,
-    pub execution: u128,
+pub(crate) struct Life {
+    pub(crate) episode: Episode,
+    pub(crate) execution: u128,
 }
 
-pub fn life(id: &str, attempt: u32, execution: u128) -> Life {
+pub(crate) fn life(id: &str, attempt: u32, execution: u128) -> Life {
     Life {
         episode: Episode::new(RolloutId::new(id).expect("an id"), attempt),
         execution,
@@ -193,7 +194,7 @@ pub fn life(id: &str, attempt: u32, execution: u128) -> Life {
 }
 
 impl Life {
-    pub fn wire(&self) -> Option<pb::EpisodeRef> {
+    pub(crate) fn wire(&self) -> Option<pb::EpisodeRef> {
         Some(pb::EpisodeRef {
             episode: Some(self.episode.to_wire()),
             execution: uuid::Uuid::from_u128(self.execution).to_string(),
@@ -202,7 +203,7 @@ impl Life {
 }
 
 #[track_caller]
-pub fn refused<T: Debug>(outcome: Result<T, Refusal>, reason: Reason) -> Refusal {
+pub(crate) fn refused<T: Debug>(outcome: Result<T, Refusal>, reason: Reason) -> Refusal {
     let refusal = outcome.expect_err("refused");
     assert_eq!(refusal.reason, reason, "{refusal}");
     assert_eq!(
@@ -214,7 +215,7 @@ pub fn refused<T: Debug>(outcome: Result<T, Refusal>, reason: Reason) -> Refusal
 }
 
 /// The task's outcome.
-pub async fn done<T>(what: &str, task: JoinHandle<T>) -> T {
+pub(crate) async fn done<T>(what: &str, task: JoinHandle<T>) -> T {
     tokio::time::timeout(PATIENCE, task)
         .await
         .unwrap_or_else(|_| panic!("{what}: no answer"))

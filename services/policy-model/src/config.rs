@@ -34,7 +34,7 @@ impl PolicyModelConfig {
 pub enum EngineConfig {
     /// An inference worker that survives the mesh, cuts, and keeps tokens (gRPC `InferenceWorker` and `TokenStore`).
     StagingWorker {
-        /// `host:port`.
+        /// `host:port`; spoken to as to the servers of the mesh, with TLS where they have it.
         address: String,
         /// The name of its model; `None`: as the request says.
         model: Option<String>,

@@ -12,6 +12,14 @@ pub enum PolicyError {
     /// The request is not one that an engine can be asked.
     #[error("the request cannot be asked of an engine: {0}")]
     Request(ChatError),
+    /// The engine's address is none.
+    #[error(
+        "the engine's base URL {engine:?} is not an http or https address, for example http://127.0.0.1:8000/v1"
+    )]
+    BadAddress {
+        /// As configured.
+        engine: String,
+    },
     /// The engine was not there for as long as the server is patient.
     #[error(
         "the engine at {engine} could not be reached for {} s ({what}: {last}); start it, or mend its address in the policy model's configuration",
@@ -67,7 +75,8 @@ impl From<PolicyError> for Refusal {
         let message = error.to_string();
         match error {
             PolicyError::Request(at) => Refusal::new(Reason::InvalidRequest, message).with("field", at.field),
-            PolicyError::Unreachable { engine, .. }
+            PolicyError::BadAddress { engine }
+            | PolicyError::Unreachable { engine, .. }
             | PolicyError::Failed { engine, .. }
             | PolicyError::Missing { engine, .. }
             | PolicyError::BadAnswer { engine, .. } => {

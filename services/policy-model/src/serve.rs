@@ -24,7 +24,7 @@ pub enum PolicyModelError {
     /// Its ports.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// Its engine's client. An engine that is not there yet is no reason not to start.
+    /// Its engine's configuration. An engine that is not there yet is no reason not to start.
     #[error(transparent)]
     Engine(#[from] PolicyError),
 }
@@ -35,18 +35,19 @@ pub async fn serve(
     listeners: Listeners,
     shutdown: Shutdown,
 ) -> Result<(), PolicyModelError> {
-    let gate = config.common.gate();
+    let common = &config.common;
+    let gate = common.gate();
     let (patience, limit) = (config.engine_patience, config.generation_limit);
     match config.engine {
         EngineConfig::StagingWorker { address, model } => {
             let client = format!("{}@{}", gate.instance(), gate.incarnation());
-            let engine = StagingWorker::new(&config.common.channels(), &address, client, patience, limit);
-            run(&config.common, gate, engine, model, listeners, shutdown).await
+            let engine = StagingWorker::new(&common.channels(), &address, client, patience, limit);
+            run(common, gate, engine, model, listeners, shutdown).await
         }
         EngineConfig::OpenAi(openai) => {
             let model = openai.model.clone();
             let engine = OpenAi::new(openai, patience, limit)?;
-            run(&config.common, gate, engine, model, listeners, shutdown).await
+            run(common, gate, engine, model, listeners, shutdown).await
         }
     }
 }

@@ -48,6 +48,10 @@ impl OpenAi {
         // TLS needs a provider, also for addresses without it; an error says that the process has installed one already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let base = config.base_url.trim_end_matches('/').to_owned();
+        let scheme = reqwest::Url::parse(&base).ok().map(|url| url.scheme().to_owned());
+        if !matches!(scheme.as_deref(), Some("http" | "https")) {
+            return Err(PolicyError::BadAddress { engine: base });
+        }
         let client = Client::builder()
             .connect_timeout(CONNECT_LIMIT)
             .tcp_keepalive(Duration::from_secs(30))

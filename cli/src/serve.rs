@@ -22,7 +22,6 @@ use belay_resources::ResourcesConfig;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use tokio::{
-    io::AsyncReadExt as _,
     net::TcpListener,
     signal::unix::{SignalKind, signal},
 };
@@ -130,24 +129,25 @@ impl Common {
     fn shutdown(&self) -> anyhow::Result<Shutdown> {
         let shutdown = Shutdown::new();
         let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be listened for")?;
-        let (token, watch_stdin) = (shutdown.clone(), self.exit_with_stdin);
+        let token = shutdown.clone();
         tokio::spawn(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = tokio::signal::ctrl_c() => {}
-                () = stdin_ended(), if watch_stdin => {}
             }
             token.cancel();
         });
+        if self.exit_with_stdin {
+            let token = shutdown.clone();
+            // A thread of its own: the runtime would wait for a blocking read at its end.
+            std::thread::spawn(move || {
+                let ended = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+                tracing::debug!(?ended, "standard input has ended");
+                token.cancel();
+            });
+        }
         Ok(shutdown)
     }
-}
-
-/// Returns when standard input has ended; what it says is nobody's business.
-async fn stdin_ended() {
-    let mut stdin = tokio::io::stdin();
-    let mut buffer = [0_u8; 256];
-    while matches!(stdin.read(&mut buffer).await, Ok(n) if n > 0) {}
 }
 
 /// The one line on standard output: whoever started the process reads it.

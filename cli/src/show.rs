@@ -44,7 +44,7 @@ pub fn count(n: u64, noun: &str) -> String {
 pub fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table
-        .load_preset(NOTHING)
+        .load_style(NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled)
         .set_header(header);
     table

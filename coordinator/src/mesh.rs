@@ -165,6 +165,19 @@ impl Mesh {
         locked(&self.0.views).clone()
     }
 
+    /// The processes that answered, as these views have them.
+    pub fn processes(&self, views: &BTreeMap<Instance, View>) -> BTreeMap<Instance, Peer> {
+        views
+            .iter()
+            .filter_map(|(instance, view)| match view {
+                View::Here { incarnation, .. } => {
+                    Some((instance.clone(), self.process(instance, *incarnation)?))
+                }
+                View::Silent(_) => None,
+            })
+            .collect()
+    }
+
     /// The process that was last seen; `None` when it was silent.
     pub fn peer(&self, instance: &Instance) -> Option<Peer> {
         let View::Here { incarnation, .. } = locked(&self.0.views).get(instance)?.clone() else {

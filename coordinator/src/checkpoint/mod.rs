@@ -92,12 +92,7 @@ pub async fn begin(
     if let Some(refusal) = keeper::not_ready(&views, &[pb::Phase::Idle]) {
         return Err(refusal.into());
     }
-    let pins: BTreeMap<Instance, Peer> = coordinator
-        .mesh
-        .instances()
-        .into_iter()
-        .filter_map(|instance| Some((instance.clone(), coordinator.mesh.peer(&instance)?)))
-        .collect();
+    let pins = coordinator.mesh.processes(&views);
 
     let id = coordinator.next_id();
     let begun = OpenRun::Checkpoint {

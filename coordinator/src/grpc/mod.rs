@@ -23,6 +23,7 @@ use tonic::{Request, Response, Status};
 use crate::{
     checkpoint,
     coordinator::{Coordinator, RunCommand},
+    error::CoordinatorError,
     operator, report,
     report::RunState,
     restore, retire,
@@ -47,7 +48,9 @@ impl coordinator_server::Coordinator for Service {
         request: Request<pb::CheckpointRequest>,
     ) -> Result<Response<Self::CheckpointStream>, Status> {
         let options = options::checkpoint_options(request.into_inner()).map_err(refused)?;
-        let (id, events) = checkpoint::begin(&self.0, options).await.map_err(refused)?;
+        let (id, events) = self
+            .outliving(move |coordinator| async move { checkpoint::begin(&coordinator, options).await })
+            .await?;
         let messages = UnboundedReceiverStream::new(events).flat_map(move |event| {
             futures_util::stream::iter(messages::checkpoint_messages(id, event).into_iter().map(Ok))
         });
@@ -113,7 +116,9 @@ impl coordinator_server::Coordinator for Service {
         request: Request<pb::CoordinatorRestoreRequest>,
     ) -> Result<Response<Self::RestoreStream>, Status> {
         let options = options::restore_options(request.into_inner()).map_err(refused)?;
-        let (id, events) = restore::begin(&self.0, options).await.map_err(refused)?;
+        let (id, events) = self
+            .outliving(move |coordinator| async move { restore::begin(&coordinator, options).await })
+            .await?;
         let messages = UnboundedReceiverStream::new(events).flat_map(move |event| {
             futures_util::stream::iter(messages::restore_messages(id, event).into_iter().map(Ok))
         });
@@ -140,7 +145,9 @@ impl coordinator_server::Coordinator for Service {
     }
 
     async fn open(&self, _: Request<pb::OpenRequest>) -> Result<Response<pb::OpenResponse>, Status> {
-        let opened = operator::open(&self.0).await.map_err(refused)?;
+        let opened = self
+            .outliving(|coordinator| async move { operator::open(&coordinator).await })
+            .await?;
         Ok(Response::new(pb::OpenResponse { opened }))
     }
 
@@ -158,15 +165,12 @@ impl coordinator_server::Coordinator for Service {
             .map(mesh_wire::mark)
             .collect::<Result<Vec<_>, _>>()
             .map_err(refused)?;
-        let coordinator = self.0.clone();
-        // Once it is in the journal it goes on, whether the caller stays or not.
-        let retired = tokio::spawn(async move {
-            let turn = coordinator.turn("a retire", bound, true).await?;
-            retire::retire(&coordinator, &turn, marks, bound).await
-        })
-        .await
-        .map_err(|e| refused(crate::error::CoordinatorError::from(e)))?
-        .map_err(refused)?;
+        let retired = self
+            .outliving(move |coordinator| async move {
+                let turn = coordinator.turn("a retire", bound, true).await?;
+                retire::retire(&coordinator, &turn, marks, bound).await
+            })
+            .await?;
         let next = retired
             .next
             .into_iter()
@@ -185,16 +189,14 @@ impl coordinator_server::Coordinator for Service {
         request: Request<pb::CoordinatorForgetRequest>,
     ) -> Result<Response<pb::CoordinatorForgetResponse>, Status> {
         let rollouts = options::rollout_ids(&request.into_inner().rollout_ids).map_err(refused)?;
-        let coordinator = self.0.clone();
-        let forgotten = tokio::spawn(async move {
-            let turn = coordinator
-                .turn("a forget", Duration::from_secs(30), true)
-                .await?;
-            retire::forget(&coordinator, &turn, rollouts).await
-        })
-        .await
-        .map_err(|e| refused(crate::error::CoordinatorError::from(e)))?
-        .map_err(refused)?;
+        let forgotten = self
+            .outliving(move |coordinator| async move {
+                let turn = coordinator
+                    .turn("a forget", Duration::from_secs(30), true)
+                    .await?;
+                retire::forget(&coordinator, &turn, rollouts).await
+            })
+            .await?;
         Ok(Response::new(pb::CoordinatorForgetResponse { forgotten }))
     }
 
@@ -251,12 +253,26 @@ impl coordinator_server::Coordinator for Service {
         request: Request<pb::RemoveInstanceRequest>,
     ) -> Result<Response<pb::RemoveInstanceResponse>, Status> {
         let instance: Instance = mesh_wire::instance(request.into_inner().instance).map_err(refused)?;
-        operator::remove(&self.0, instance).await.map_err(refused)?;
+        self.outliving(move |coordinator| async move { operator::remove(&coordinator, instance).await })
+            .await?;
         Ok(Response::new(pb::RemoveInstanceResponse {}))
     }
 }
 
 impl Service {
+    /// What is begun and in the journal goes on, whether the caller stays or not.
+    async fn outliving<T, F, Fut>(&self, work: F) -> Result<T, Status>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<Coordinator>) -> Fut,
+        Fut: Future<Output = Result<T, CoordinatorError>> + Send + 'static,
+    {
+        tokio::spawn(work(self.0.clone()))
+            .await
+            .map_err(|error| refused(CoordinatorError::from(error)))?
+            .map_err(refused)
+    }
+
     /// Tells the open run, and waits for its answer.
     async fn command<T>(
         &self,

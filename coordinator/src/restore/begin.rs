@@ -189,12 +189,7 @@ pub(super) async fn plan(
     });
     events.tell(stage("plan", planning.elapsed(), detail));
     Ok(Driver {
-        pins: coordinator
-            .mesh
-            .instances()
-            .into_iter()
-            .filter_map(|i| Some((i.clone(), coordinator.mesh.peer(&i)?)))
-            .collect(),
+        pins: coordinator.mesh.processes(&coordinator.mesh.views()),
         coordinator: coordinator.clone(),
         id,
         source,

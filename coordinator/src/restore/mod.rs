@@ -15,7 +15,7 @@ use belay_core::{
         attempts::Why,
         checkpoint_run::Failure,
         plan::{Scope, superseded},
-        restore_run::{Done, Ending, RestoreRun, Step},
+        restore_run::{Done, Ending, KeepAnswer, RestoreRun, Step},
     },
     ids::{CheckpointId, Instance, RolloutId},
     parts::PlannedEpisode,
@@ -102,7 +102,12 @@ impl Driver {
                 Step::End(ending) => return ending,
                 step => self.perform(run, step).await,
             };
-            if !paused && !matches!(done, Done::Failed { .. }) {
+            let moved = match &done {
+                Done::Ok => !paused,
+                Done::Answers(answers) => answers.iter().any(|(_, answer)| *answer == KeepAnswer::Kept),
+                Done::Failed { .. } => false,
+            };
+            if moved {
                 self.events.tell(stage(name, began.elapsed(), String::new()));
             }
             step = run.after(done);

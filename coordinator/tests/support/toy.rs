@@ -1,7 +1,7 @@
 //! Toy state owners: one part of an episode on each of the four kinds of server, enough for closure, capture and restore.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -117,6 +117,7 @@ impl StateOwner for Toy {
 
     fn capture(&self, _id: CheckpointId, scope: &[Episode], restarts: &[Restart]) -> Capture {
         let held = self.parts();
+        let wanted: BTreeSet<&Episode> = scope.iter().collect();
         let parts = scope.iter().filter_map(|episode| {
             let part = held.get(episode)?.clone();
             let summary = self.summary(episode, &part);
@@ -139,7 +140,7 @@ impl StateOwner for Toy {
             .map(|(episode, part)| {
                 let (standing, reason) = if restarts.iter().any(|r| r.episode == *episode) {
                     (Standing::Restart, "")
-                } else if scope.contains(episode) {
+                } else if wanted.contains(episode) {
                     (Standing::SavedRunning, "")
                 } else {
                     (Standing::LeftOut, if part.unclaimed { UNCLAIMED } else { "" })
@@ -161,11 +162,8 @@ impl StateOwner for Toy {
     fn drop_unclaimed(&self, marks: &[Mark]) -> u64 {
         let mut held = self.parts();
         let before = held.len();
-        held.retain(|e, _| {
-            !marks
-                .iter()
-                .any(|m| m.rollout == e.rollout && e.attempt <= m.attempt)
-        });
+        let marks: HashMap<&RolloutId, u32> = marks.iter().map(|m| (&m.rollout, m.attempt)).collect();
+        held.retain(|e, _| marks.get(&e.rollout).is_none_or(|mark| e.attempt > *mark));
         (before - held.len()) as u64
     }
 
@@ -194,10 +192,16 @@ impl StateOwner for Toy {
 
     fn activate(&self, staged: Vec<(PlannedEpisode, Part)>) {
         let mut held = self.parts();
-        for (planned, part) in staged {
-            held.retain(|e, _| e.rollout != planned.saved.rollout || e.attempt >= planned.attempt);
-            held.insert(planned.episode(), part);
-        }
+        let lowest: HashMap<RolloutId, u32> = staged
+            .iter()
+            .map(|(p, _)| (p.saved.rollout.clone(), p.attempt))
+            .collect();
+        held.retain(|e, _| lowest.get(&e.rollout).is_none_or(|lowest| e.attempt >= *lowest));
+        held.extend(
+            staged
+                .into_iter()
+                .map(|(planned, part)| (planned.episode(), part)),
+        );
     }
 
     async fn retire(&self, marks: Vec<Mark>) {

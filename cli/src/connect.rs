@@ -17,7 +17,12 @@ use tonic::Status;
 #[derive(Args, Clone, Debug)]
 pub struct MeshArg {
     /// The file that `belay up` writes: who is in the mesh, and where.
-    #[arg(long, env = "BELAY_MESH", default_value = ".belay/mesh.json", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "BELAY_MESH",
+        default_value = ".belay/mesh.json",
+        value_name = "FILE"
+    )]
     pub mesh: PathBuf,
     /// The coordinator's address, host:port, instead of the one in the mesh's file.
     #[arg(long, env = "BELAY_COORDINATOR", value_name = "ADDRESS")]

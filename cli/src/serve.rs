@@ -122,7 +122,12 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
 
 impl Common {
     fn config(&self) -> anyhow::Result<MeshConfig> {
-        Ok(self.mesh_config.as_deref().map(MeshConfig::read).transpose()?.unwrap_or_default())
+        Ok(self
+            .mesh_config
+            .as_deref()
+            .map(MeshConfig::read)
+            .transpose()?
+            .unwrap_or_default())
     }
 
     /// Cancelled by SIGTERM, by Ctrl-C, and by the end of standard input where that is asked for.
@@ -156,7 +161,10 @@ fn print_ready(line: &serde_json::Value) {
 }
 
 fn address(listener: &TcpListener) -> anyhow::Result<String> {
-    Ok(listener.local_addr().context("a bound listener has no address")?.to_string())
+    Ok(listener
+        .local_addr()
+        .context("a bound listener has no address")?
+        .to_string())
 }
 
 fn tls(config: &MeshConfig) -> anyhow::Result<Option<Tls>> {
@@ -167,16 +175,29 @@ async fn participant(kind: Kind, args: ParticipantArgs) -> anyhow::Result<()> {
     let config = args.common.config()?;
     let instance = Instance::new(kind, &args.name, args.replica)?;
     let Some(server) = config.server(&instance) else {
-        let known: Vec<_> =
-            config.instances().iter().filter(|i| i.kind == kind).map(ToString::to_string).collect();
-        bail!("{instance} is not in the mesh's configuration; there is {}", known.join(", "));
+        let known: Vec<_> = config
+            .instances()
+            .iter()
+            .filter(|i| i.kind == kind)
+            .map(ToString::to_string)
+            .collect();
+        bail!(
+            "{instance} is not in the mesh's configuration; there is {}",
+            known.join(", ")
+        );
     };
     let _telemetry = Telemetry::start(&instance.to_string(), &config.telemetry)?;
     let shutdown = args.common.shutdown()?;
     let fixed = server.addresses.get(args.replica as usize);
     let free = || "127.0.0.1:0".to_owned();
-    let data = args.data.or_else(|| fixed.map(|a| a.data.clone())).unwrap_or_else(free);
-    let control = args.control.or_else(|| fixed.map(|a| a.control.clone())).unwrap_or_else(free);
+    let data = args
+        .data
+        .or_else(|| fixed.map(|a| a.data.clone()))
+        .unwrap_or_else(free);
+    let control = args
+        .control
+        .or_else(|| fixed.map(|a| a.control.clone()))
+        .unwrap_or_else(free);
     let listeners = Listeners::bind(&data, &control).await?;
     let (data, control) = listeners.addresses().context("a bound listener has no address")?;
     print_ready(&json!({
@@ -205,7 +226,10 @@ async fn participant(kind: Kind, args: ParticipantArgs) -> anyhow::Result<()> {
         }
         Kind::PolicyModel => {
             let engine = engine(&config.engine)?;
-            belay_policy_model::serve(PolicyModelConfig::new(common, engine), listeners, shutdown).await?;
+            let patience = common.patience;
+            let mut policy_model = PolicyModelConfig::new(common, engine);
+            policy_model.engine_patience = patience;
+            belay_policy_model::serve(policy_model, listeners, shutdown).await?;
         }
         Kind::Resources => {
             belay_resources::serve(resources(common, server, &config), listeners, shutdown).await?;
@@ -231,7 +255,13 @@ fn engine(engine: &Engine) -> anyhow::Result<EngineConfig> {
              policy model by itself, set kind = \"staging-worker\" or \"openai\""
         ),
         Engine::StagingWorker { address, model } => EngineConfig::StagingWorker { address, model },
-        Engine::Openai { base_url, model, api_key_env, token_ids, weights } => {
+        Engine::Openai {
+            base_url,
+            model,
+            api_key_env,
+            token_ids,
+            weights,
+        } => {
             let key = |name: String| {
                 std::env::var(&name)
                     .map_err(|_| anyhow!("[engine] api_key_env = {name:?}, but that variable is not set"))
@@ -252,14 +282,20 @@ async fn coordinator(args: CoordinatorArgs) -> anyhow::Result<()> {
     let _telemetry = Telemetry::start("coordinator", &config.telemetry)?;
     let shutdown = args.common.shutdown()?;
     let members = match &args.mesh {
-        Some(path) => ResolvedMesh::read(path)?.members.into_iter().map(Into::into).collect(),
+        Some(path) => ResolvedMesh::read(path)?
+            .members
+            .into_iter()
+            .map(Into::into)
+            .collect(),
         None => configured_members(&config)?,
     };
     let listen = args.control.unwrap_or_else(|| config.coordinator.address.clone());
     let listener = bind("control", &listen).await?;
     print_ready(&json!({"coordinator": address(&listener)?, "pid": std::process::id()}));
     let tls = tls(&config)?;
-    let channels = Channels::new(ChannelOptions { tls: tls.as_ref().map(|tls| tls.client.clone()) });
+    let channels = Channels::new(ChannelOptions {
+        tls: tls.as_ref().map(|tls| tls.client.clone()),
+    });
     let mut coordinator = CoordinatorConfig::new(config.deployment, config.root, config.state, channels);
     coordinator.members = members;
     coordinator.tls = tls.map(|tls| tls.server);
@@ -274,7 +310,11 @@ fn configured_members(config: &MeshConfig) -> anyhow::Result<Vec<belay_mesh::mem
         let at = server.and_then(|server| server.addresses.get(instance.replica as usize)).ok_or_else(|| {
             anyhow!("{instance} has no addresses in mesh.toml; give it some, or name the running mesh with --mesh FILE")
         })?;
-        Ok(belay_mesh::members::Member { data: at.data.clone(), control: at.control.clone(), instance })
+        Ok(belay_mesh::members::Member {
+            data: at.data.clone(),
+            control: at.control.clone(),
+            instance,
+        })
     };
     config.instances().into_iter().map(member).collect()
 }
@@ -285,7 +325,10 @@ async fn backend(args: BackendArgs) -> anyhow::Result<()> {
     let shutdown = args.common.shutdown()?;
     let listener = bind("listen", &args.listen).await?;
     print_ready(&json!({"backend": address(&listener)?, "pid": std::process::id()}));
-    let backend = BackendConfig { token_delay: args.token_delay, ..BackendConfig::default() };
+    let backend = BackendConfig {
+        token_delay: args.token_delay,
+        ..BackendConfig::default()
+    };
     belay_fake_backend::serve(backend, listener, shutdown).await?;
     Ok(())
 }

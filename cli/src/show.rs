@@ -6,7 +6,9 @@ use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 
 /// A wire duration as a duration; unset and negative read as zero.
 pub fn from_wire(duration: Option<prost_types::Duration>) -> Duration {
-    duration.and_then(|d| Duration::try_from(d).ok()).unwrap_or_default()
+    duration
+        .and_then(|d| Duration::try_from(d).ok())
+        .unwrap_or_default()
 }
 
 /// `850 µs`, `12.3 ms`, `4.56 s`, `3 min 20 s`.
@@ -37,7 +39,11 @@ pub fn bytes(bytes: u64) -> String {
 
 /// A count with its noun: `1 episode`, `64 episodes`.
 pub fn count(n: u64, noun: &str) -> String {
-    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+    if n == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{n} {noun}s")
+    }
 }
 
 /// A table without borders, its columns as wide as they need.

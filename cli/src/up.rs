@@ -45,7 +45,12 @@ const JOIN_BOUND: Duration = Duration::from_secs(30);
 
 /// Runs the command.
 pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
-    let config = args.config.as_deref().map(MeshConfig::read).transpose()?.unwrap_or_default();
+    let config = args
+        .config
+        .as_deref()
+        .map(MeshConfig::read)
+        .transpose()?
+        .unwrap_or_default();
     let program = std::env::current_exe().context("the path of this program is not known")?;
     let mut spec = Spec::new(program, &args.dir, config);
     if let Some(delay) = args.token_delay {
@@ -56,7 +61,11 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
     let mut mesh = LocalMesh::up(spec).await.map_err(in_one_line)?;
     let mut deaths = mesh.deaths();
     let status = mesh.wait_joined(JOIN_BOUND).await?;
-    let waits = if status.waits_for_restore { decide(&args, &mesh).await? } else { false };
+    let waits = if status.waits_for_restore {
+        decide(&args, &mesh).await?
+    } else {
+        false
+    };
     announce(&args, &mesh, waits)?;
     loop {
         tokio::select! {
@@ -86,7 +95,9 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
 
 /// Two meshes on one journal and one `mesh.json` would take each other's place.
 async fn refuse_a_second_mesh(spec: &Spec) -> anyhow::Result<()> {
-    let Ok(mesh) = ResolvedMesh::read(&spec.mesh_file()) else { return Ok(()) };
+    let Ok(mesh) = ResolvedMesh::read(&spec.mesh_file()) else {
+        return Ok(());
+    };
     let mut coordinator = CoordinatorClient::new(Channels::default().control(&mesh.coordinator));
     let answer = coordinator.status(CoordinatorStatusRequest {});
     if let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(2), answer).await {
@@ -104,7 +115,10 @@ async fn refuse_a_second_mesh(spec: &Spec) -> anyhow::Result<()> {
 async fn decide(args: &UpArgs, mesh: &LocalMesh) -> anyhow::Result<bool> {
     let refused = |status: tonic::Status| match belay_mesh::status::from_status(&status) {
         Some(refusal) => anyhow!("{refusal}"),
-        None => anyhow!("the coordinator did not answer: {}", belay_mesh::status::describe(&status)),
+        None => anyhow!(
+            "the coordinator did not answer: {}",
+            belay_mesh::status::describe(&status)
+        ),
     };
     let mut coordinator = mesh.coordinator()?;
     if args.fresh {
@@ -114,8 +128,11 @@ async fn decide(args: &UpArgs, mesh: &LocalMesh) -> anyhow::Result<bool> {
     if !args.restore {
         return Ok(true);
     }
-    let mut events =
-        coordinator.restore(CoordinatorRestoreRequest::default()).await.map_err(refused)?.into_inner();
+    let mut events = coordinator
+        .restore(CoordinatorRestoreRequest::default())
+        .await
+        .map_err(refused)?
+        .into_inner();
     while let Some(message) = events.message().await.map_err(refused)? {
         match message.event {
             Some(Event::Restored(restored)) => {
@@ -126,7 +143,11 @@ async fn decide(args: &UpArgs, mesh: &LocalMesh) -> anyhow::Result<bool> {
                 );
                 return Ok(false);
             }
-            Some(Event::Abandoned(abandoned)) => bail!("nothing was restored: {}: {}", abandoned.reason, abandoned.message),
+            Some(Event::Abandoned(abandoned)) => bail!(
+                "nothing was restored: {}: {}",
+                abandoned.reason,
+                abandoned.message
+            ),
             _ => {}
         }
     }
@@ -157,11 +178,19 @@ fn announce(args: &UpArgs, mesh: &LocalMesh, waits: bool) -> anyhow::Result<()> 
         table.add_row(["engine (built-in)", backend, ""]);
     }
     println!("{}\n", table.trim_fmt());
-    println!("checkpoints {}, logs {}", mesh.spec().config.root.display(), mesh.spec().dir.join("logs").display());
+    println!(
+        "checkpoints {}, logs {}",
+        mesh.spec().config.root.display(),
+        mesh.spec().dir.join("logs").display()
+    );
     if waits {
-        println!("the mesh waits: `belay restore` goes on from the newest checkpoint, `belay open` starts with nothing");
+        println!(
+            "the mesh waits: `belay restore` goes on from the newest checkpoint, `belay open` starts with nothing"
+        );
     } else {
-        println!("the mesh is open: `belay rollout --tasks FILE --out FILE` runs tasks, `belay status` looks, Ctrl-C stops");
+        println!(
+            "the mesh is open: `belay rollout --tasks FILE --out FILE` runs tasks, `belay status` looks, Ctrl-C stops"
+        );
     }
     Ok(())
 }

@@ -189,6 +189,11 @@ impl CtlClient {
         self.wait(&format!("received={at_least}"), bound).await
     }
 
+    /// Waits until at least so many calls were sampled to their end.
+    pub async fn wait_finished(&self, at_least: u64, bound: Duration) -> Result<Counts, CtlError> {
+        self.wait(&format!("finished={at_least}"), bound).await
+    }
+
     /// Waits until at least so many effects were reported.
     pub async fn wait_effects(&self, at_least: u64, bound: Duration) -> Result<Counts, CtlError> {
         self.wait(&format!("effects={at_least}"), bound).await

@@ -53,9 +53,15 @@ pub async fn run(args: CheckpointArgs) -> anyhow::Result<ExitCode> {
         ..Default::default()
     };
     let started = coordinator.client.checkpoint(request).await;
-    let mut events = started.map_err(|status| coordinator.explain(status))?.into_inner();
+    let mut events = started
+        .map_err(|status| coordinator.explain(status))?
+        .into_inner();
     let mut story = Story::default();
-    while let Some(message) = events.message().await.map_err(|status| coordinator.explain(status))? {
+    while let Some(message) = events
+        .message()
+        .await
+        .map_err(|status| coordinator.explain(status))?
+    {
         story.id = message.checkpoint_id;
         match message.event {
             Some(Event::Stage(stage)) => {
@@ -153,7 +159,12 @@ fn report_abandoned(args: &CheckpointArgs, story: &Story, abandoned: &Abandoned)
     for blocker in &abandoned.blockers {
         println!("waited for {}", show_blocker(blocker));
     }
-    Err(anyhow!("checkpoint {} was abandoned: {}: {}", story.id, abandoned.reason, abandoned.message))
+    Err(anyhow!(
+        "checkpoint {} was abandoned: {}: {}",
+        story.id,
+        abandoned.reason,
+        abandoned.message
+    ))
 }
 
 /// `rollout-7 attempt 0 in verify on resources/counter/0 for 3.2 s (reason)`.
@@ -164,7 +175,10 @@ pub fn show_blocker(blocker: &belay_proto::checkpoint::Blocker) -> String {
         episode.rollout_id,
         episode.attempt,
         blocker.step,
-        blocker.instance.clone().map_or_else(|| "an unnamed instance".into(), show_instance),
+        blocker
+            .instance
+            .clone()
+            .map_or_else(|| "an unnamed instance".into(), show_instance),
         show::duration(show::from_wire(blocker.age)),
         blocker.reason
     )
@@ -172,8 +186,10 @@ pub fn show_blocker(blocker: &belay_proto::checkpoint::Blocker) -> String {
 
 /// `kind/name/replica`.
 pub fn show_instance(instance: belay_proto::episode::Instance) -> String {
-    belay_mesh::wire::instance(Some(instance.clone()))
-        .map_or_else(|_| format!("{}/{}", instance.name, instance.replica), |i| i.to_string())
+    belay_mesh::wire::instance(Some(instance.clone())).map_or_else(
+        |_| format!("{}/{}", instance.name, instance.replica),
+        |i| i.to_string(),
+    )
 }
 
 fn standing_name(standing: Standing) -> &'static str {

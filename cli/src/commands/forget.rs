@@ -28,9 +28,15 @@ pub async fn run(args: ForgetArgs) -> anyhow::Result<ExitCode> {
         rollout_ids: args.rollouts.clone(),
     };
     let reply = coordinator.client.forget(request).await;
-    let forgotten = reply.map_err(|status| coordinator.explain(status))?.into_inner().forgotten;
+    let forgotten = reply
+        .map_err(|status| coordinator.explain(status))?
+        .into_inner()
+        .forgotten;
     if args.json {
-        println!("{}", json!({"rollouts": args.rollouts, "marks_dropped": forgotten}));
+        println!(
+            "{}",
+            json!({"rollouts": args.rollouts, "marks_dropped": forgotten})
+        );
     } else {
         println!(
             "forgotten: {}, {} dropped",

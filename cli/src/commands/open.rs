@@ -22,7 +22,10 @@ pub struct OpenArgs {
 pub async fn run(args: OpenArgs) -> anyhow::Result<ExitCode> {
     let mut coordinator = args.mesh.coordinator()?;
     let reply = coordinator.client.open(OpenRequest {}).await;
-    let opened = reply.map_err(|status| coordinator.explain(status))?.into_inner().opened;
+    let opened = reply
+        .map_err(|status| coordinator.explain(status))?
+        .into_inner()
+        .opened;
     if args.json {
         println!("{}", json!({"opened": opened}));
     } else {

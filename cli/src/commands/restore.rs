@@ -49,10 +49,16 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<ExitCode> {
         timeout: Some(connect::wire_duration(args.timeout)?),
     };
     let started = coordinator.client.restore(request).await;
-    let mut events = started.map_err(|status| coordinator.explain(status))?.into_inner();
+    let mut events = started
+        .map_err(|status| coordinator.explain(status))?
+        .into_inner();
     let (mut run_id, mut stages, mut episodes) = (String::new(), Vec::<Value>::new(), Vec::<Value>::new());
     let mut retired = Vec::new();
-    while let Some(message) = events.message().await.map_err(|status| coordinator.explain(status))? {
+    while let Some(message) = events
+        .message()
+        .await
+        .map_err(|status| coordinator.explain(status))?
+    {
         run_id = message.run_id;
         match message.event {
             Some(Event::Stage(stage)) => {
@@ -114,7 +120,11 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<ExitCode> {
                     );
                     return Ok(ExitCode::FAILURE);
                 }
-                return Err(anyhow!("nothing was restored: {}: {}", abandoned.reason, abandoned.message));
+                return Err(anyhow!(
+                    "nothing was restored: {}: {}",
+                    abandoned.reason,
+                    abandoned.message
+                ));
             }
             None => {}
         }

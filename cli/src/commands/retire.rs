@@ -31,7 +31,11 @@ pub struct RetireArgs {
 
 /// Runs the command.
 pub async fn run(args: RetireArgs) -> anyhow::Result<ExitCode> {
-    let marks = args.rollouts.iter().map(|text| mark(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    let marks = args
+        .rollouts
+        .iter()
+        .map(|text| mark(text))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let mut coordinator = args.mesh.coordinator()?;
     let request = CoordinatorRetireRequest {
         marks,
@@ -50,7 +54,10 @@ pub async fn run(args: RetireArgs) -> anyhow::Result<ExitCode> {
         );
     } else {
         for next in &reply.next {
-            println!("{} is retired; its next attempt is {}", next.rollout_id, next.attempt);
+            println!(
+                "{} is retired; its next attempt is {}",
+                next.rollout_id, next.attempt
+            );
         }
         for blocker in &reply.unfinished {
             println!("still stopping: {}", show_blocker(blocker));
@@ -66,7 +73,9 @@ fn mark(text: &str) -> anyhow::Result<Mark> {
         None => (text, 0),
         Some((rollout, attempt)) => (
             rollout,
-            attempt.parse().with_context(|| format!("{text:?}: the attempt after ':' is not a number"))?,
+            attempt
+                .parse()
+                .with_context(|| format!("{text:?}: the attempt after ':' is not a number"))?,
         ),
     };
     Ok(Mark {
@@ -81,8 +90,20 @@ mod tests {
 
     #[test]
     fn marks_are_read_and_bad_ones_refused() {
-        assert_eq!(mark("a-1").unwrap(), Mark { rollout_id: "a-1".into(), attempt: 0 });
-        assert_eq!(mark("a:7").unwrap(), Mark { rollout_id: "a".into(), attempt: 7 });
+        assert_eq!(
+            mark("a-1").unwrap(),
+            Mark {
+                rollout_id: "a-1".into(),
+                attempt: 0
+            }
+        );
+        assert_eq!(
+            mark("a:7").unwrap(),
+            Mark {
+                rollout_id: "a".into(),
+                attempt: 7
+            }
+        );
         for bad in ["", ":1", "a:", "a:x", "a b", "a:1:2"] {
             assert!(mark(bad).is_err(), "{bad:?}");
         }

@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use belay_proto::checkpoint::{CoordinatorStatusRequest, CoordinatorStatusResponse, ParticipantStatus, Phase};
+use belay_proto::checkpoint::{
+    CoordinatorStatusRequest, CoordinatorStatusResponse, ParticipantStatus, Phase,
+};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -30,11 +32,18 @@ pub async fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
         print(&status);
     }
     let all_answer = status.participants.iter().all(|p| p.status.is_some());
-    Ok(if all_answer { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all_answer {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn print(status: &CoordinatorStatusResponse) {
-    println!("deployment {}, coordinator epoch {}, checkpoints in {}", status.deployment, status.epoch, status.root);
+    println!(
+        "deployment {}, coordinator epoch {}, checkpoints in {}",
+        status.deployment, status.epoch, status.root
+    );
     match status.newest_checkpoint.as_str() {
         "" => println!("no checkpoint is published"),
         id => println!("newest checkpoint {id}, {} in all", status.checkpoints),
@@ -43,24 +52,44 @@ fn print(status: &CoordinatorStatusResponse) {
         println!("open run {}: {}", status.open_run, status.open_run_stage);
     }
     if status.waits_for_restore {
-        println!("the mesh waits: `belay restore` goes on from the newest checkpoint, `belay open` starts with nothing");
+        println!(
+            "the mesh waits: `belay restore` goes on from the newest checkpoint, `belay open` starts with nothing"
+        );
     }
     let mut table = show::table(["instance", "phase", "holds", "at the door", "data", "control"]);
     for participant in &status.participants {
         let member = participant.member.clone().unwrap_or_default();
         let name = member.instance.map(show_instance).unwrap_or_default();
         let (phase, holds, door) = match &participant.status {
-            Some(s) => (phase_name(s.phase()).to_owned(), holds(participant), s.at_door.to_string()),
-            None => (format!("does not answer: {}", participant.unreachable), String::new(), String::new()),
+            Some(s) => (
+                phase_name(s.phase()).to_owned(),
+                holds(participant),
+                s.at_door.to_string(),
+            ),
+            None => (
+                format!("does not answer: {}", participant.unreachable),
+                String::new(),
+                String::new(),
+            ),
         };
-        table.add_row([name, phase, holds, door, member.data_address, member.control_address]);
+        table.add_row([
+            name,
+            phase,
+            holds,
+            door,
+            member.data_address,
+            member.control_address,
+        ]);
     }
     println!("{}", table.trim_fmt());
     for participant in &status.participants {
         let Some(s) = &participant.status else { continue };
         let instance = s.instance.clone().map(show_instance).unwrap_or_default();
         if s.blocker_count > 0 {
-            println!("{instance}: a checkpoint would wait for {}", show::count(s.blocker_count, "episode"));
+            println!(
+                "{instance}: a checkpoint would wait for {}",
+                show::count(s.blocker_count, "episode")
+            );
             for blocker in s.blockers.iter().take(3) {
                 println!("  {}", show_blocker(blocker));
             }
@@ -79,11 +108,20 @@ fn print(status: &CoordinatorStatusResponse) {
 
 /// `episodes 12, staged 3`: what is not zero.
 fn holds(participant: &ParticipantStatus) -> String {
-    let Some(status) = &participant.status else { return String::new() };
+    let Some(status) = &participant.status else {
+        return String::new();
+    };
     let mut counts: Vec<_> = status.counts.iter().filter(|(_, n)| **n > 0).collect();
     counts.sort();
-    let held: Vec<_> = counts.into_iter().map(|(name, n)| format!("{name} {n}")).collect();
-    if held.is_empty() { "nothing".into() } else { held.join(", ") }
+    let held: Vec<_> = counts
+        .into_iter()
+        .map(|(name, n)| format!("{name} {n}"))
+        .collect();
+    if held.is_empty() {
+        "nothing".into()
+    } else {
+        held.join(", ")
+    }
 }
 
 fn as_json(status: &CoordinatorStatusResponse) -> Value {

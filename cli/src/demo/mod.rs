@@ -34,7 +34,11 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     } else {
         print_table(&told);
     }
-    Ok(if told.account.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if told.account.is_clean() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn print_json(told: &Told) {

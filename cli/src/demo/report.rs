@@ -108,7 +108,9 @@ pub fn account(evidence: &Evidence) -> Account {
     let of = |rollout: &str| results.get(rollout).map_or(&[][..], Vec::as_slice);
     let continued = |rollout: &str| {
         evidence.plan.get(rollout).is_some_and(|(_, next)| {
-            of(rollout).iter().any(|outcome| outcome.restored && outcome.attempt >= *next)
+            of(rollout)
+                .iter()
+                .any(|outcome| outcome.restored && outcome.attempt >= *next)
         })
     };
     let mut account = Account {
@@ -144,17 +146,22 @@ fn calls_after<'a>(evidence: &'a Evidence) -> impl Iterator<Item = &'a Call> {
 }
 
 fn repeated_calls(evidence: &Evidence) -> u64 {
-    let before: BTreeMap<_, _> =
-        evidence.calls_at_checkpoint.iter().map(|call| ((call.rollout.as_str(), call.turn), call)).collect();
+    let before: BTreeMap<_, _> = evidence
+        .calls_at_checkpoint
+        .iter()
+        .map(|call| ((call.rollout.as_str(), call.turn), call))
+        .collect();
     let mut seen = BTreeSet::new();
     let mut repeated = 0;
     for call in calls_after(evidence) {
         let again = !seen.insert((call.rollout.as_str(), call.turn));
         let over = evidence.acknowledged.contains(&call.rollout);
-        let saved = before.get(&(call.rollout.as_str(), call.turn)).is_some_and(|earlier| {
-            let from_start = call.prefix == 0;
-            earlier.finished || (earlier.tokens > 0 && from_start)
-        });
+        let saved = before
+            .get(&(call.rollout.as_str(), call.turn))
+            .is_some_and(|earlier| {
+                let from_start = call.prefix == 0;
+                earlier.finished || (earlier.tokens > 0 && from_start)
+            });
         repeated += u64::from(again || over || saved);
     }
     repeated
@@ -163,8 +170,11 @@ fn repeated_calls(evidence: &Evidence) -> u64 {
 fn repeated_effects(evidence: &Evidence) -> u64 {
     let mut applied = BTreeSet::new();
     let mut repeated = 0;
-    let known: BTreeSet<_> =
-        evidence.effects_at_checkpoint.iter().map(|e| (e.rollout.as_str(), e.attempt, e.operation)).collect();
+    let known: BTreeSet<_> = evidence
+        .effects_at_checkpoint
+        .iter()
+        .map(|e| (e.rollout.as_str(), e.attempt, e.operation))
+        .collect();
     let after = evidence
         .effects_at_end
         .iter()
@@ -191,11 +201,22 @@ mod tests {
     use super::*;
 
     fn call(rollout: &str, attempt: u32, turn: u32, tokens: u64, prefix: u64, finished: bool) -> Call {
-        Call { rollout: rollout.into(), attempt, turn, tokens, prefix, finished }
+        Call {
+            rollout: rollout.into(),
+            attempt,
+            turn,
+            tokens,
+            prefix,
+            finished,
+        }
     }
 
     fn effect(rollout: &str, attempt: u32, turn: u32) -> Effect {
-        Effect { rollout: rollout.into(), attempt, operation: (turn, 1) }
+        Effect {
+            rollout: rollout.into(),
+            attempt,
+            operation: (turn, 1),
+        }
     }
 
     /// One rollout that was over, one that goes on: as it should be.
@@ -218,8 +239,18 @@ mod tests {
             effects_at_checkpoint: vec![effect("a", 0, 0), effect("b", 0, 0)],
             effects_at_end: vec![effect("a", 0, 0), effect("b", 0, 0), effect("b", 1, 1)],
             outcomes: vec![
-                Outcome { rollout: "a".into(), attempt: 0, reward: 1.0, restored: false },
-                Outcome { rollout: "b".into(), attempt: 1, reward: 1.0, restored: true },
+                Outcome {
+                    rollout: "a".into(),
+                    attempt: 0,
+                    reward: 1.0,
+                    restored: false,
+                },
+                Outcome {
+                    rollout: "b".into(),
+                    attempt: 1,
+                    reward: 1.0,
+                    restored: true,
+                },
             ],
         }
     }
@@ -227,7 +258,13 @@ mod tests {
     #[test]
     fn a_clean_run_counts_clean() {
         let account = account(&good());
-        let expected = Account { rollouts: 2, finished_before: 1, continued: 1, tokens_saved: 11, ..Account::default() };
+        let expected = Account {
+            rollouts: 2,
+            finished_before: 1,
+            continued: 1,
+            tokens_saved: 11,
+            ..Account::default()
+        };
         assert_eq!(account, expected);
         assert!(account.is_clean());
     }
@@ -236,14 +273,33 @@ mod tests {
     fn each_fault_is_seen() {
         type Fault = (fn(&mut Evidence), fn(&Account) -> u64);
         let faults: [Fault; 8] = [
-            (|e| { e.outcomes.pop(); }, |a| a.lost),
+            (
+                |e| {
+                    e.outcomes.pop();
+                },
+                |a| a.lost,
+            ),
             (|e| e.outcomes[1].restored = false, |a| a.lost),
             (|e| e.outcomes.push(e.outcomes[1].clone()), |a| a.done_twice),
-            (|e| { e.plan.insert("a".into(), (0, 1)); }, |a| a.done_twice),
-            (|e| e.calls_at_end.push(call("b", 1, 0, 7, 0, true)), |a| a.model_calls_repeated),
+            (
+                |e| {
+                    e.plan.insert("a".into(), (0, 1));
+                },
+                |a| a.done_twice,
+            ),
+            (
+                |e| e.calls_at_end.push(call("b", 1, 0, 7, 0, true)),
+                |a| a.model_calls_repeated,
+            ),
             (|e| e.calls_at_end[3].prefix = 0, |a| a.model_calls_repeated),
-            (|e| e.calls_at_end.push(call("a", 1, 0, 7, 0, true)), |a| a.model_calls_repeated),
-            (|e| e.effects_at_end.push(effect("b", 1, 0)), |a| a.tool_effects_repeated),
+            (
+                |e| e.calls_at_end.push(call("a", 1, 0, 7, 0, true)),
+                |a| a.model_calls_repeated,
+            ),
+            (
+                |e| e.effects_at_end.push(effect("b", 1, 0)),
+                |a| a.tool_effects_repeated,
+            ),
         ];
         for (number, (break_it, figure)) in faults.into_iter().enumerate() {
             let mut evidence = good();

@@ -61,7 +61,10 @@ type Running = JoinSet<Result<RunResponse, RolloutFailure>>;
 
 /// Tells the story.
 pub async fn tell(args: &DemoArgs) -> anyhow::Result<Told> {
-    let dir = tempfile::Builder::new().prefix("belay-demo-").tempdir().context("no directory for the demo")?;
+    let dir = tempfile::Builder::new()
+        .prefix("belay-demo-")
+        .tempdir()
+        .context("no directory for the demo")?;
     let config = MeshConfig {
         deployment: "demo".into(),
         root: dir.path().join("checkpoints"),
@@ -70,14 +73,20 @@ pub async fn tell(args: &DemoArgs) -> anyhow::Result<Told> {
     };
     let program = std::env::current_exe().context("the path of this program is not known")?;
     let spec = Spec::new(program, dir.path().join("mesh"), config);
-    let mut stage = Stages { started: Instant::now(), quiet: args.json };
+    let mut stage = Stages {
+        started: Instant::now(),
+        quiet: args.json,
+    };
     let mut mesh = LocalMesh::up(spec).await?;
     let told = scenes(args, &mut mesh, &mut stage).await;
     let told = match told {
         Ok(told) => told,
         Err(error) => {
             let kept = dir.keep();
-            return Err(error.context(format!("the demo stopped; its logs are in {}", kept.join("mesh/logs").display())));
+            return Err(error.context(format!(
+                "the demo stopped; its logs are in {}",
+                kept.join("mesh/logs").display()
+            )));
         }
     };
     mesh.stop().await?;
@@ -88,19 +97,37 @@ pub async fn tell(args: &DemoArgs) -> anyhow::Result<Told> {
 async fn scenes(args: &DemoArgs, mesh: &mut LocalMesh, stage: &mut Stages) -> anyhow::Result<Told> {
     mesh.wait_open(BOUND).await?;
     let servers = mesh.addresses().count() as u64;
-    stage.done(&format!("mesh up: {}, a coordinator, an engine", show::count(servers, "server")));
+    stage.done(&format!(
+        "mesh up: {}, a coordinator, an engine",
+        show::count(servers, "server")
+    ));
 
-    let mesh_arg = MeshArg { mesh: mesh.spec().mesh_file(), coordinator: None };
-    let client = RolloutClient::new(Locate(mesh_arg), Patience { mesh: BOUND, attempts: 1 });
+    let mesh_arg = MeshArg {
+        mesh: mesh.spec().mesh_file(),
+        coordinator: None,
+    };
+    let client = RolloutClient::new(
+        Locate(mesh_arg),
+        Patience {
+            mesh: BOUND,
+            attempts: 1,
+        },
+    );
     let ctl = mesh.ctl()?;
-    let mut evidence = Evidence { rollouts: (0..args.rollouts).map(name).collect(), ..Evidence::default() };
+    let mut evidence = Evidence {
+        rollouts: (0..args.rollouts).map(name).collect(),
+        ..Evidence::default()
+    };
 
     // An eighth is over before the checkpoint; the others are held half-way.
     let early = args.rollouts / 8;
     let mut running = Running::new();
     start(&mut running, &client, 0..early)?;
     collect(&mut running, &client, &mut evidence).await?;
-    stage.done(&format!("{} finished and acknowledged", show::count(early.into(), "rollout")));
+    stage.done(&format!(
+        "{} finished and acknowledged",
+        show::count(early.into(), "rollout")
+    ));
 
     let middle = early + (args.rollouts - early) / 2;
     ctl.hold(Hold::AfterCallsPerRollout(1)).await?;
@@ -138,7 +165,11 @@ async fn scenes(args: &DemoArgs, mesh: &mut LocalMesh, stage: &mut Stages) -> an
 
     let restored = restore(mesh, &mut evidence).await?;
     let restore = show::from_wire(restored.total);
-    stage.done(&format!("restored: {} in {}", show::count(restored.episodes, "episode"), show::duration(restore)));
+    stage.done(&format!(
+        "restored: {} in {}",
+        show::count(restored.episodes, "episode"),
+        show::duration(restore)
+    ));
 
     ctl.release().await?;
     collect(&mut running, &client, &mut evidence).await?;
@@ -148,7 +179,15 @@ async fn scenes(args: &DemoArgs, mesh: &mut LocalMesh, stage: &mut Stages) -> an
 
     let rewards: f64 = evidence.outcomes.iter().map(|outcome| outcome.reward).sum();
     let mean_reward = rewards / (evidence.outcomes.len().max(1) as f64);
-    Ok(Told { account: account(&evidence), stall, restore, killed, checkpoint, mean_reward, kept: None })
+    Ok(Told {
+        account: account(&evidence),
+        stall,
+        restore,
+        killed,
+        checkpoint,
+        mean_reward,
+        kept: None,
+    })
 }
 
 fn name(n: u32) -> String {
@@ -171,7 +210,11 @@ fn start(running: &mut Running, client: &RolloutClient, numbers: std::ops::Range
 }
 
 /// Waits for all that runs, notes and acknowledges each result.
-async fn collect(running: &mut Running, client: &RolloutClient, evidence: &mut Evidence) -> anyhow::Result<()> {
+async fn collect(
+    running: &mut Running,
+    client: &RolloutClient,
+    evidence: &mut Evidence,
+) -> anyhow::Result<()> {
     let mut finished = Vec::new();
     while let Some(ended) = tokio::time::timeout(BOUND, running.join_next())
         .await
@@ -197,16 +240,31 @@ async fn acknowledge(client: &RolloutClient, episodes: Vec<Episode>) -> anyhow::
 async fn take_checkpoint(mesh: &LocalMesh, evidence: &mut Evidence) -> anyhow::Result<(String, Published)> {
     use checkpoint_response::Event;
     let request = CheckpointRequest::default();
-    let mut events = mesh.coordinator()?.checkpoint(request).await.map_err(refused)?.into_inner();
+    let mut events = mesh
+        .coordinator()?
+        .checkpoint(request)
+        .await
+        .map_err(refused)?
+        .into_inner();
     while let Some(message) = events.message().await.map_err(refused)? {
         match message.event {
             Some(Event::Partition(partition)) => {
-                let entries = partition.entries.into_iter().filter(|entry| entry.standing() == Standing::Acknowledged);
-                evidence.acknowledged.extend(entries.filter_map(|entry| entry.episode).map(|e| e.rollout_id));
+                let entries = partition
+                    .entries
+                    .into_iter()
+                    .filter(|entry| entry.standing() == Standing::Acknowledged);
+                evidence
+                    .acknowledged
+                    .extend(entries.filter_map(|entry| entry.episode).map(|e| e.rollout_id));
             }
             Some(Event::Published(published)) => return Ok((message.checkpoint_id, published)),
             Some(Event::Abandoned(abandoned)) => {
-                bail!("checkpoint {} was abandoned: {}: {}", message.checkpoint_id, abandoned.reason, abandoned.message)
+                bail!(
+                    "checkpoint {} was abandoned: {}: {}",
+                    message.checkpoint_id,
+                    abandoned.reason,
+                    abandoned.message
+                )
             }
             _ => {}
         }
@@ -217,16 +275,29 @@ async fn take_checkpoint(mesh: &LocalMesh, evidence: &mut Evidence) -> anyhow::R
 async fn restore(mesh: &LocalMesh, evidence: &mut Evidence) -> anyhow::Result<Restored> {
     use coordinator_restore_response::Event;
     let request = CoordinatorRestoreRequest::default();
-    let mut events = mesh.coordinator()?.restore(request).await.map_err(refused)?.into_inner();
+    let mut events = mesh
+        .coordinator()?
+        .restore(request)
+        .await
+        .map_err(refused)?
+        .into_inner();
     while let Some(message) = events.message().await.map_err(refused)? {
         match message.event {
-            Some(Event::Plan(plan)) => evidence.plan.extend(plan.episodes.into_iter().filter_map(|planned| {
-                let saved = planned.saved?;
-                Some((saved.rollout_id, (saved.attempt, planned.attempt)))
-            })),
+            Some(Event::Plan(plan)) => {
+                evidence
+                    .plan
+                    .extend(plan.episodes.into_iter().filter_map(|planned| {
+                        let saved = planned.saved?;
+                        Some((saved.rollout_id, (saved.attempt, planned.attempt)))
+                    }))
+            }
             Some(Event::Restored(restored)) => return Ok(restored),
             Some(Event::Abandoned(abandoned)) => {
-                bail!("nothing was restored: {}: {}", abandoned.reason, abandoned.message)
+                bail!(
+                    "nothing was restored: {}: {}",
+                    abandoned.reason,
+                    abandoned.message
+                )
             }
             _ => {}
         }
@@ -298,6 +369,9 @@ mod tests {
             let row: serde_json::Value = serde_json::from_slice(&row).unwrap();
             assert!(row["responses_create_params"]["input"].is_array());
         }
-        assert_eq!(environments, [("counter", 48), ("weather", 8), ("synonyms", 8)].into());
+        assert_eq!(
+            environments,
+            [("counter", 48), ("weather", 8), ("synonyms", 8)].into()
+        );
     }
 }

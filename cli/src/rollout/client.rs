@@ -16,7 +16,9 @@ use belay_mesh::{
     wire::ToWire as _,
 };
 use belay_proto::{
-    checkpoint::{CoordinatorRetireRequest, Mark, coordinator_client::CoordinatorClient},
+    checkpoint::{
+        CoordinatorForgetRequest, CoordinatorRetireRequest, Mark, coordinator_client::CoordinatorClient,
+    },
     episode::{
         AcknowledgeRequest, Expect, GetTrajectoryRequest, RunRequest, RunResponse, TrajectoryRow,
         environment_client::EnvironmentClient,
@@ -61,6 +63,15 @@ pub enum RolloutFailure {
     /// Its attempts failed.
     #[error("{0} attempts failed; the last one: {1}")]
     Attempts(u32, Refusal),
+    /// It was run before, and the mesh has let its result go.
+    #[error(
+        "{0} was run before and its result is acknowledged; `belay forget {0}` lets it run again, or give the row a rollout_id \
+         of its own"
+    )]
+    Over(RolloutId),
+    /// Each time that it had a result, the mesh crashed before its tokens were read.
+    #[error("its trajectory cannot be read: {0}")]
+    Trajectory(String),
 }
 
 /// A controller of rollouts. Cheap to clone.
@@ -74,12 +85,21 @@ pub struct RolloutClient {
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Rollouts that are forgotten in one call.
+const FORGET_BATCH: usize = 1_000;
+/// With a coordinator that is busy when all is done.
+const FORGET_PATIENCE: Duration = Duration::from_secs(30);
 
 impl RolloutClient {
     /// Of the mesh that `locate` finds.
     pub fn new(locate: Locate, patience: Patience) -> Self {
         let channels = Channels::default();
-        Self { locate: Arc::new(locate), channels, patience, environment: Arc::default() }
+        Self {
+            locate: Arc::new(locate),
+            channels,
+            patience,
+            environment: Arc::default(),
+        }
     }
 
     /// Runs a rollout to its end, over crashes and restores of the mesh, and replies its result, which is not acknowledged yet.
@@ -120,6 +140,35 @@ impl RolloutClient {
         }
     }
 
+    /// As [`run_to_end`](Self::run_to_end), with the tokens of its model calls. A mesh that is restored in between has the result
+    /// under another attempt, so it is asked for again.
+    pub async fn run_to_trajectory(
+        &self,
+        spec: &RolloutSpec,
+    ) -> Result<(RunResponse, Vec<TrajectoryRow>), RolloutFailure> {
+        let mut tries = 0;
+        loop {
+            let result = self.run_to_end(spec).await?;
+            let attempt = result.episode.as_ref().map_or(0, |episode| episode.attempt);
+            let read = self
+                .trajectory(&Episode::new(spec.rollout.clone(), attempt))
+                .await;
+            let error = match read {
+                Ok(rows) => return Ok((result, rows)),
+                Err(error) => error,
+            };
+            tries += 1;
+            let moved = match status::from_status(&error) {
+                Some(refusal) => refusal.retry_after.is_some() || ends_attempt(refusal.reason),
+                None => status::is_transport(&error),
+            };
+            if !moved || tries >= self.patience.attempts {
+                return Err(RolloutFailure::Trajectory(status::describe(&error)));
+            }
+            self.forget_address();
+        }
+    }
+
     async fn run_once(&self, spec: &RolloutSpec, episode: &Episode) -> Result<RunResponse, Status> {
         let request = RunRequest {
             episode: Some(episode.to_wire()),
@@ -136,24 +185,29 @@ impl RolloutClient {
     async fn retire(&self, episode: &Episode, trouble: &mut Trouble) -> Result<u32, RolloutFailure> {
         loop {
             let request = CoordinatorRetireRequest {
-                marks: vec![Mark { rollout_id: episode.rollout.as_str().into(), attempt: episode.attempt }],
+                marks: vec![Mark {
+                    rollout_id: episode.rollout.as_str().into(),
+                    attempt: episode.attempt,
+                }],
                 timeout: None,
             };
-            let retired = match self.locate.coordinator() {
-                Ok(address) => CoordinatorClient::new(self.channels.control(&address)).retire(request).await,
-                Err(error) => Err(Status::unavailable(format!("{error:#}"))),
+            let retired = match self.coordinator() {
+                Ok(mut coordinator) => coordinator.retire(request).await,
+                Err(error) => Err(error),
             };
             let error = match retired {
                 Ok(reply) => {
-                    let next = reply.into_inner().next.into_iter().next().map(|next| next.attempt);
+                    let next = reply
+                        .into_inner()
+                        .next
+                        .into_iter()
+                        .next()
+                        .map(|next| next.attempt);
                     return Ok(next.unwrap_or(episode.attempt + 1));
                 }
                 Err(error) => error,
             };
-            let refusal = status::from_status(&error);
-            let passing = status::is_transport(&error)
-                || refusal.as_ref().is_some_and(|r| r.reason == Reason::CheckpointConflict || r.retry_after.is_some());
-            if !passing {
+            if !passing(&error, status::from_status(&error).as_ref()) {
                 return Err(RolloutFailure::Refused(error.into_refusal()));
             }
             trouble.pause(status::describe(&error)).await?;
@@ -163,14 +217,53 @@ impl RolloutClient {
     /// Frees results that are durable here. A lost acknowledgement costs memory there, no more: what fails is said, not repeated.
     pub async fn acknowledge(&self, episodes: Vec<Episode>) -> Result<(), Status> {
         let episodes = episodes.iter().map(|episode| episode.to_wire()).collect();
-        self.environment().await?.acknowledge(AcknowledgeRequest { episodes }).await?;
+        self.environment()
+            .await?
+            .acknowledge(AcknowledgeRequest { episodes })
+            .await?;
+        Ok(())
+    }
+
+    /// Lets the mesh forget rollouts whose results are durable here. One that a restore has brought back meanwhile is retired
+    /// first: nobody will ask for it. What does not succeed in time costs memory there, no more.
+    pub async fn forget(&self, rollouts: &[RolloutId]) -> Result<(), RolloutFailure> {
+        let mut trouble = Trouble::new(self.patience.mesh.min(FORGET_PATIENCE));
+        for batch in rollouts.chunks(FORGET_BATCH) {
+            // Each retire takes one obstacle away, and a rollout has one living attempt.
+            let mut retires = batch.len();
+            loop {
+                let rollout_ids = batch.iter().map(|rollout| rollout.as_str().to_owned()).collect();
+                let forgotten = match self.coordinator() {
+                    Ok(mut coordinator) => coordinator.forget(CoordinatorForgetRequest { rollout_ids }).await,
+                    Err(error) => Err(error),
+                };
+                let Err(error) = forgotten else { break };
+                match (status::from_status(&error), living(&error)) {
+                    (_, Some(episode)) if retires > 0 => {
+                        retires -= 1;
+                        self.retire(&episode, &mut trouble).await?;
+                    }
+                    (refusal, _) if passing(&error, refusal.as_ref()) => {
+                        trouble.pause(status::describe(&error)).await?
+                    }
+                    _ => return Err(RolloutFailure::Refused(error.into_refusal())),
+                }
+            }
+        }
         Ok(())
     }
 
     /// The tokens of a finished episode.
     pub async fn trajectory(&self, episode: &Episode) -> Result<Vec<TrajectoryRow>, Status> {
-        let request = GetTrajectoryRequest { episode: Some(episode.to_wire()) };
-        let mut rows = self.environment().await?.get_trajectory(request).await?.into_inner();
+        let request = GetTrajectoryRequest {
+            episode: Some(episode.to_wire()),
+        };
+        let mut rows = self
+            .environment()
+            .await?
+            .get_trajectory(request)
+            .await?
+            .into_inner();
         let mut trajectory = Vec::new();
         while let Some(message) = rows.message().await? {
             trajectory.extend(message.row);
@@ -183,8 +276,18 @@ impl RolloutClient {
         self.locate.environments(&self.channels).await
     }
 
+    fn coordinator(&self) -> Result<CoordinatorClient<MeshChannel>, Status> {
+        let address = self.locate.coordinator();
+        let address = address.map_err(|error| Status::unavailable(format!("{error:#}")))?;
+        Ok(CoordinatorClient::new(self.channels.control(&address)))
+    }
+
     async fn environment(&self) -> Result<EnvironmentClient<MeshChannel>, Status> {
-        let known = self.environment.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = self
+            .environment
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let address = match known {
             Some(address) => address,
             None => {
@@ -204,10 +307,27 @@ impl RolloutClient {
     }
 }
 
+/// The coordinator can do it later: it is away, or in a run.
+fn passing(error: &Status, refusal: Option<&Refusal>) -> bool {
+    status::is_transport(error)
+        || refusal.is_some_and(|r| r.reason == Reason::CheckpointConflict || r.retry_after.is_some())
+}
+
+/// The episode that keeps a rollout from being forgotten.
+fn living(error: &Status) -> Option<Episode> {
+    let refusal = status::from_status(error).filter(|refusal| refusal.reason == Reason::RolloutLive)?;
+    let rollout = RolloutId::new(refusal.get("rollout_id")?).ok()?;
+    Some(Episode::new(rollout, refusal.get("attempt")?.parse().ok()?))
+}
+
 /// The attempt that a refusal names. A controller computes none.
 fn next_attempt(refusal: &Refusal, episode: &Episode) -> Result<u32, RolloutFailure> {
     let named = refusal.get("next_attempt").and_then(|next| next.parse().ok());
-    named.filter(|next| *next != episode.attempt).ok_or_else(|| RolloutFailure::Refused(refusal.clone()))
+    match named {
+        Some(next) if next != episode.attempt => Ok(next),
+        Some(_) => Err(RolloutFailure::Refused(refusal.clone())),
+        None => Err(RolloutFailure::Over(episode.rollout.clone())),
+    }
 }
 
 /// The attempt is over, and another one can do better: a server lost its part, or the engine or a peer failed.
@@ -234,7 +354,11 @@ struct Trouble {
 
 impl Trouble {
     fn new(patience: Duration) -> Self {
-        Self { patience, since: None, pause: FIRST_PAUSE }
+        Self {
+            patience,
+            since: None,
+            pause: FIRST_PAUSE,
+        }
     }
 
     async fn pause(&mut self, last_error: String) -> Result<(), RolloutFailure> {

@@ -1,9 +1,10 @@
 //! The results file: a line per finished rollout, on disk before the result is acknowledged.
 
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     fs::{File, OpenOptions},
-    io::{BufRead as _, BufReader, ErrorKind, Write as _},
+    io::{BufRead as _, BufReader, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -32,6 +33,8 @@ pub struct Results {
     path: PathBuf,
     /// Rollouts that were in the file.
     pub done: BTreeSet<String>,
+    /// Names the run in the ids of rows that have none: the same for a run that is resumed.
+    pub run: String,
 }
 
 #[derive(Serialize)]
@@ -83,13 +86,19 @@ impl Results {
     /// Opens the file for writing.
     pub fn open(path: &Path, existing: Existing) -> anyhow::Result<Self> {
         let cannot = || format!("the results file {} cannot be written", path.display());
+        if existing == Existing::Overwrite && path.exists() {
+            // A new file, not the old one emptied: it is another run.
+            std::fs::remove_file(path).with_context(cannot)?;
+        }
         let mut options = OpenOptions::new();
         options.write(true);
         match existing {
-            Existing::Refuse => options.create_new(true),
-            Existing::Overwrite => options.create(true).truncate(true),
+            Existing::Refuse | Existing::Overwrite => options.create_new(true),
             Existing::Resume => options.create(true).append(true),
         };
+        if existing == Existing::Resume {
+            cut_torn_line(path)?;
+        }
         let file = match options.open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => bail!(
@@ -98,8 +107,24 @@ impl Results {
             ),
             Err(error) => return Err(error).with_context(cannot),
         };
-        let done = if existing == Existing::Resume { done_in(path)? } else { BTreeSet::new() };
-        Ok(Self { file, path: path.into(), done })
+        let done = if existing == Existing::Resume {
+            done_in(path)?
+        } else {
+            BTreeSet::new()
+        };
+        let run = match done
+            .iter()
+            .find_map(|id| id.split('.').next()?.rsplit_once('-').map(|(_, run)| run))
+        {
+            Some(run) if is_run(run) => run.to_owned(),
+            _ => run_of(path, &file),
+        };
+        Ok(Self {
+            file,
+            path: path.into(),
+            done,
+            run,
+        })
     }
 
     /// Adds a result, and has it on disk when it returns.
@@ -111,10 +136,17 @@ impl Results {
     ) -> anyhow::Result<()> {
         let cannot = || format!("the results file {} cannot be written", self.path.display());
         let raw = |what: &str, bytes: &[u8]| -> anyhow::Result<Box<RawValue>> {
-            let text = if bytes.is_empty() { b"null" } else { bytes };
-            serde_json::from_slice(text).with_context(|| format!("{}: the {what} is not JSON", task.rollout))
+            let text = if bytes.is_empty() {
+                b"null".into()
+            } else {
+                on_one_line(bytes)
+            };
+            serde_json::from_slice(&text).with_context(|| format!("{}: the {what} is not JSON", task.rollout))
         };
-        let Usage { input_tokens, output_tokens } = result.usage.unwrap_or_default();
+        let Usage {
+            input_tokens,
+            output_tokens,
+        } = result.usage.unwrap_or_default();
         let line = Line {
             rollout_id: task.rollout.as_str(),
             attempt: result.episode.as_ref().map_or(0, |episode| episode.attempt),
@@ -123,7 +155,10 @@ impl Results {
             reward: result.reward,
             response: &raw("response", &result.response)?,
             verification: &raw("verification", &result.verification)?,
-            usage: LineUsage { input_tokens, output_tokens },
+            usage: LineUsage {
+                input_tokens,
+                output_tokens,
+            },
             model_calls: result.model_calls,
             tool_calls: result.tool_calls,
             restored: result.restored,
@@ -136,9 +171,68 @@ impl Results {
     }
 }
 
-/// Rollouts that are in a file. A last line that was cut off by a crash is no result.
+const RUN_LENGTH: usize = 8;
+
+fn is_run(text: &str) -> bool {
+    text.len() == RUN_LENGTH && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A run is named by its results file, and the file by its path and the moment it was made. A name, not a decision: where a file
+/// system does not know the moment, the file's number stands in.
+fn run_of(path: &Path, file: &File) -> String {
+    use std::os::unix::fs::MetadataExt as _;
+    let made = file.metadata().map(|meta| (meta.created().ok(), meta.ino()));
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let mut name = hex(blake3::hash(format!("{path:?} {made:?}").as_bytes()).as_bytes());
+    name.truncate(RUN_LENGTH);
+    name
+}
+
+/// JSON on one line: a line break in it is white space between tokens, for a string cannot hold one.
+fn on_one_line(json: &[u8]) -> Cow<'_, [u8]> {
+    let breaks = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    if json.iter().any(breaks) {
+        json.iter()
+            .map(|byte| if breaks(byte) { b' ' } else { *byte })
+            .collect()
+    } else {
+        json.into()
+    }
+}
+
+/// Cuts a last line without an end off: a crash broke it, so its result was not acknowledged and comes again.
+fn cut_torn_line(path: &Path) -> anyhow::Result<()> {
+    let cannot = || format!("the results file {} cannot be mended", path.display());
+    let mut file = match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(cannot),
+    };
+    let length = file.metadata().with_context(cannot)?.len();
+    let mut end = length;
+    let mut block = [0; 4096];
+    while end > 0 {
+        let begin = end.saturating_sub(block.len() as u64);
+        let part = &mut block[..(end - begin) as usize];
+        file.seek(SeekFrom::Start(begin)).with_context(cannot)?;
+        file.read_exact(part).with_context(cannot)?;
+        if let Some(last) = part.iter().rposition(|byte| *byte == b'\n') {
+            end = begin + last as u64 + 1;
+            break;
+        }
+        end = begin;
+    }
+    if end < length {
+        file.set_len(end).with_context(cannot)?;
+        file.sync_all().with_context(cannot)?;
+    }
+    Ok(())
+}
+
+/// Rollouts that are in a file. A line that does not read is no result.
 fn done_in(path: &Path) -> anyhow::Result<BTreeSet<String>> {
-    let file = File::open(path).with_context(|| format!("the results file {} cannot be read", path.display()))?;
+    let file =
+        File::open(path).with_context(|| format!("the results file {} cannot be read", path.display()))?;
     let mut done = BTreeSet::new();
     for line in BufReader::new(file).lines() {
         let line = line.with_context(|| format!("the results file {} cannot be read", path.display()))?;
@@ -163,7 +257,11 @@ fn line_call(row: TrajectoryRow) -> LineCall {
         prompt_token_ids: row.prompt_token_ids,
         token_ids: row.token_ids,
         logprobs: row.logprobs,
-        weights: row.weights.into_iter().map(|span| (span.tokens, span.version)).collect(),
+        weights: row
+            .weights
+            .into_iter()
+            .map(|span| (span.tokens, span.version))
+            .collect(),
         finish_reason,
         parent: hex(&row.parent),
         chain_hash: hex(&row.chain_hash),
@@ -185,7 +283,36 @@ mod tests {
     }
 
     fn result() -> RunResponse {
-        RunResponse { reward: 1.0, response: r#"{"b":1e400,"a":12345678901234567890}"#.into(), ..Default::default() }
+        RunResponse {
+            reward: 1.0,
+            response: r#"{"b":1e400,"a":12345678901234567890}"#.into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_result_is_one_line_whatever_its_json_looks_like() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.jsonl");
+        let mut results = Results::open(&path, Existing::Resume).unwrap();
+        let pretty = RunResponse {
+            response: "{\n  \"a\": \"x\\ny\"\r\n}\n".into(),
+            verification: "{\n}".into(),
+            ..Default::default()
+        };
+        results.add(&task("a"), &pretty, None).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains(r#"{   "a": "x\ny"  }"#), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_is_one_torn_line_is_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.jsonl");
+        std::fs::write(&path, "{\"rollout_id\": \"a\", \"rew").unwrap();
+        assert!(Results::open(&path, Existing::Resume).unwrap().done.is_empty());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
     }
 
     #[test]
@@ -194,16 +321,23 @@ mod tests {
         let path = dir.path().join("out.jsonl");
         let mut results = Results::open(&path, Existing::Refuse).unwrap();
         results.add(&task("a"), &result(), None).unwrap();
-        results.add(&task("b"), &result(), Some(vec![TrajectoryRow::default()])).unwrap();
+        results
+            .add(&task("b"), &result(), Some(vec![TrajectoryRow::default()]))
+            .unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 2);
-        assert!(text.contains(r#""response":{"b":1e400,"a":12345678901234567890}"#), "{text}");
+        assert!(
+            text.contains(r#""response":{"b":1e400,"a":12345678901234567890}"#),
+            "{text}"
+        );
         std::fs::write(&path, format!("{text}{{\"rollout_id\": \"torn")).unwrap();
         let resumed = Results::open(&path, Existing::Resume).unwrap();
+        assert_eq!(resumed.run, results.run);
         assert_eq!(resumed.done, ["a", "b"].map(String::from).into());
         let refused = Results::open(&path, Existing::Refuse).err().unwrap().to_string();
         assert!(refused.contains("--resume"), "{refused}");
-        assert!(Results::open(&path, Existing::Overwrite).unwrap().done.is_empty());
+        let overwritten = Results::open(&path, Existing::Overwrite).unwrap();
+        assert!(overwritten.done.is_empty());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
     }
 }

@@ -31,7 +31,16 @@ impl Progress {
             ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         });
         let now = Instant::now();
-        Self { bar, quiet, started: now, last_line: now, total, finished: 0, failed: 0, rewards: 0.0 }
+        Self {
+            bar,
+            quiet,
+            started: now,
+            last_line: now,
+            total,
+            finished: 0,
+            failed: 0,
+            rewards: 0.0,
+        }
     }
 
     /// A rollout has its result.
@@ -67,7 +76,11 @@ impl Progress {
     }
 
     fn show(&mut self) {
-        let message = format!("{:.1}/s, mean reward {:.3}", self.rate(), self.mean_reward().unwrap_or(0.0));
+        let message = format!(
+            "{:.1}/s, mean reward {:.3}",
+            self.rate(),
+            self.mean_reward().unwrap_or(0.0)
+        );
         if let Some(bar) = &self.bar {
             bar.set_message(message);
             bar.set_position(self.finished + self.failed);

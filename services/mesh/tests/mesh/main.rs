@@ -1,5 +1,7 @@
 //! The mesh's own promises, over real sockets.
 
+#![allow(clippy::unwrap_used)]
+
 mod calling;
 mod load;
 mod serving;

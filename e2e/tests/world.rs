@@ -1,0 +1,287 @@
+//! A mesh for one test, and what scenarios do to it. Nothing here waits for a time: each wait is for a condition, with a bound.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use belay_fake_backend::ctl::{CallRecord, CtlClient, RecordState};
+use belay_local_mesh::{LocalMesh, Spec};
+use belay_mesh::{channel::Channels, config::MeshConfig, status::IntoRefusal as _};
+use belay_proto::{
+    checkpoint::{
+        CheckpointRequest, CoordinatorRestoreRequest, CoordinatorStatusRequest, Partition, PlannedEpisode,
+        Published, checkpoint_response, coordinator_restore_response,
+    },
+    episode::{
+        AcknowledgeRequest, Episode, Expect, GetTrajectoryRequest, RunRequest, RunResponse, TrajectoryRow,
+        environment_client::EnvironmentClient,
+    },
+};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+pub const BOUND: Duration = Duration::from_secs(60);
+
+/// The program under test.
+pub const BELAY: &str = env!("CARGO_BIN_EXE_belay");
+
+pub type Ran = Result<RunResponse, belay_core::refusal::Refusal>;
+
+pub struct World {
+    pub mesh: LocalMesh,
+    pub ctl: CtlClient,
+    _dir: TempDir,
+}
+
+/// Each process's last lines, when the test that the mesh is for fails.
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for (label, tail) in self.mesh.tails() {
+                eprintln!("{label}{tail}");
+            }
+        }
+    }
+}
+
+impl World {
+    pub async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    pub async fn start_with(change: impl FnOnce(&mut MeshConfig)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = MeshConfig {
+            root: dir.path().join("checkpoints"),
+            state: dir.path().join("state"),
+            ..MeshConfig::default()
+        };
+        change(&mut config);
+        let mesh = LocalMesh::up(Spec::new(BELAY, dir.path().join("mesh"), config))
+            .await
+            .unwrap();
+        mesh.wait_open(BOUND).await.unwrap();
+        // A mesh with an engine of its own has no `/_ctl`.
+        let ctl = mesh.ctl().unwrap_or_else(|_| CtlClient::new("127.0.0.1:1"));
+        Self { mesh, ctl, _dir: dir }
+    }
+
+    /// SIGKILL to every server and the coordinator; each exit has been seen when it returns.
+    pub async fn crash(&self) {
+        let killed = self.mesh.kill_servers().await.unwrap();
+        assert_eq!(
+            killed.len(),
+            self.mesh.addresses().count() + 1,
+            "all were running: {killed:?}"
+        );
+    }
+
+    /// All of them again, with nothing but what is on disk.
+    pub async fn up_again(&mut self) {
+        self.mesh.start_servers().await.unwrap();
+        let status = self.mesh.wait_joined(BOUND).await.unwrap();
+        assert!(
+            status.waits_for_restore,
+            "a mesh with a checkpoint must not open by itself"
+        );
+    }
+
+    pub fn environment(&self) -> EnvironmentClient<belay_mesh::channel::MeshChannel> {
+        EnvironmentClient::new(Channels::default().data(self.mesh.environment_address().unwrap()))
+    }
+
+    /// Sends a Run in the background.
+    pub fn run(&self, rollout: &str, attempt: u32, expect: Expect) -> JoinHandle<Ran> {
+        let mut environment = self.environment();
+        let request = RunRequest {
+            episode: Some(episode(rollout, attempt)),
+            expect: expect.into(),
+            environment: "counter".into(),
+            task: counter_task().into(),
+            ..Default::default()
+        };
+        tokio::spawn(async move {
+            let ran = tokio::time::timeout(BOUND, environment.run(request))
+                .await
+                .expect("Run took too long");
+            ran.map(tonic::Response::into_inner)
+                .map_err(|status| status.into_refusal())
+        })
+    }
+
+    /// A checkpoint that must be published.
+    pub async fn checkpoint(&self) -> (String, Published, Partition) {
+        use checkpoint_response::Event;
+        let mut coordinator = self.mesh.coordinator().unwrap();
+        let mut events = coordinator
+            .checkpoint(CheckpointRequest::default())
+            .await
+            .unwrap()
+            .into_inner();
+        let mut whole = Partition::default();
+        while let Some(message) = events.message().await.unwrap() {
+            match message.event {
+                Some(Event::Partition(partition)) => {
+                    whole.entries.extend(partition.entries);
+                    whole.restarts.extend(partition.restarts);
+                }
+                Some(Event::Published(published)) => return (message.checkpoint_id, published, whole),
+                Some(Event::Abandoned(abandoned)) => panic!("abandoned: {abandoned:?}"),
+                _ => {}
+            }
+        }
+        panic!("the stream ended without an end");
+    }
+
+    /// A restore of the newest checkpoint that must succeed: its plan.
+    pub async fn restore(&self) -> Vec<PlannedEpisode> {
+        use coordinator_restore_response::Event;
+        let mut coordinator = self.mesh.coordinator().unwrap();
+        let mut events = coordinator
+            .restore(CoordinatorRestoreRequest::default())
+            .await
+            .unwrap()
+            .into_inner();
+        let mut plan = Vec::new();
+        while let Some(message) = events.message().await.unwrap() {
+            match message.event {
+                Some(Event::Plan(piece)) => plan.extend(piece.episodes),
+                Some(Event::Restored(_)) => return plan,
+                Some(Event::Abandoned(abandoned)) => panic!("abandoned: {abandoned:?}"),
+                _ => {}
+            }
+        }
+        panic!("the stream ended without an end");
+    }
+
+    pub async fn trajectory(&self, rollout: &str, attempt: u32) -> Vec<TrajectoryRow> {
+        let request = GetTrajectoryRequest {
+            episode: Some(episode(rollout, attempt)),
+        };
+        let mut rows = self
+            .environment()
+            .get_trajectory(request)
+            .await
+            .unwrap()
+            .into_inner();
+        let mut trajectory = Vec::new();
+        while let Some(message) = rows.message().await.unwrap() {
+            trajectory.extend(message.row);
+        }
+        trajectory
+    }
+
+    /// The engine's log of a rollout: attempt and turn of each call, in order of arrival.
+    pub async fn calls(&self, rollout: &str) -> Vec<(u32, u32)> {
+        let records = self.ctl.calls_of(rollout).await.unwrap();
+        records
+            .iter()
+            .map(|call| (call.attempt.unwrap(), call.turn.unwrap()))
+            .collect()
+    }
+
+    /// Calls of an attempt that were sampled to their end.
+    pub async fn finished_calls(&self, rollout: &str, attempt: u32) -> Vec<u32> {
+        let records: Vec<CallRecord> = self.ctl.calls_of(rollout).await.unwrap();
+        let finished = |call: &&CallRecord| {
+            call.attempt == Some(attempt)
+                && matches!(call.state, RecordState::Finished | RecordState::Returned)
+        };
+        records
+            .iter()
+            .filter(finished)
+            .map(|call| call.turn.unwrap())
+            .collect()
+    }
+
+    /// Applied tool calls of a rollout: attempt and operation of each, in order of arrival.
+    pub async fn effects(&self, rollout: &str) -> Vec<(u32, (u32, u32))> {
+        let effects = self.ctl.effects().await.unwrap();
+        let of_rollout = effects.into_iter().filter(|effect| effect.rollout_id == rollout);
+        of_rollout
+            .map(|effect| (effect.attempt, (effect.turn, effect.index)))
+            .collect()
+    }
+
+    /// Acknowledges, and waits until every server is IDLE with nothing left of it.
+    pub async fn acknowledge_and_see_nothing_left(&self, rollout: &str, attempt: u32) {
+        let request = AcknowledgeRequest {
+            episodes: vec![episode(rollout, attempt)],
+        };
+        let freed = self
+            .environment()
+            .acknowledge(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .freed;
+        assert_eq!(freed, 1, "one result was there to be freed");
+        let look = async {
+            loop {
+                let left = self.left().await;
+                if left.is_empty() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+                LAST_LEFT.with(|last| last.replace(left));
+            }
+        };
+        if tokio::time::timeout(Duration::from_secs(20), look).await.is_err() {
+            panic!("still there: {:?}", LAST_LEFT.with(|last| last.take()));
+        }
+    }
+
+    /// What servers hold or are in beside IDLE. An acknowledged fact, and marks, stay until they are forgotten.
+    async fn left(&self) -> BTreeMap<String, String> {
+        let mut coordinator = self.mesh.coordinator().unwrap();
+        let status = coordinator
+            .status(CoordinatorStatusRequest {})
+            .await
+            .unwrap()
+            .into_inner();
+        let mut left = BTreeMap::new();
+        for participant in status.participants {
+            let status = participant.status.expect("every server answers");
+            let name = format!("{:?}", status.instance);
+            if status.phase() != belay_proto::checkpoint::Phase::Idle {
+                left.insert(format!("{name} phase"), format!("{:?}", status.phase()));
+            }
+            if status.unclaimed_restored > 0 {
+                left.insert(format!("{name} unclaimed"), status.unclaimed_restored.to_string());
+            }
+            for (what, n) in status.counts {
+                if n > 0 && what != "acknowledged" {
+                    left.insert(format!("{name} {what}"), n.to_string());
+                }
+            }
+        }
+        left
+    }
+}
+
+thread_local! {
+    /// For the message of a wait whose bound was hit.
+    static LAST_LEFT: std::cell::RefCell<BTreeMap<String, String>> = const { std::cell::RefCell::new(BTreeMap::new()) };
+}
+
+pub fn episode(rollout: &str, attempt: u32) -> Episode {
+    Episode {
+        rollout_id: rollout.into(),
+        attempt,
+    }
+}
+
+/// Four model calls, three tool calls; the reward needs each of the two increments once.
+pub fn counter_task() -> String {
+    let tool = |name: &str, properties| json!({"type": "function", "name": name, "parameters": {"type": "object", "properties": properties}});
+    json!({
+        "responses_create_params": {
+            "input": [{"role": "user", "content": "add 1 then add 2 then get the count"}],
+            "tools": [
+                tool("increment_counter", json!({"count": {"type": "integer"}})),
+                tool("get_counter_value", json!({})),
+            ],
+        },
+        "initial_count": 3, "expected_count": 6,
+    })
+    .to_string()
+}

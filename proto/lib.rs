@@ -28,8 +28,7 @@ mod belay {
 }
 
 pub use belay::{
-    checkpoint::v1 as checkpoint, episode::v1 as episode, record::v1 as record,
-    worker::v1 as worker,
+    checkpoint::v1 as checkpoint, episode::v1 as episode, record::v1 as record, worker::v1 as worker,
 };
 
 /// All of the above as an encoded `google.protobuf.FileDescriptorSet`, for gRPC reflection.

@@ -133,7 +133,7 @@ pub fn account(evidence: &Evidence) -> Account {
 }
 
 /// The calls that came after the checkpoint: of the attempts that go on, and of rollouts that were over.
-fn calls_after<'a>(evidence: &'a Evidence) -> impl Iterator<Item = &'a Call> {
+fn calls_after(evidence: &Evidence) -> impl Iterator<Item = &Call> {
     let known: BTreeSet<_> = evidence
         .calls_at_checkpoint
         .iter()

@@ -230,7 +230,7 @@ mod tests {
             Refusal::new(Reason::DeadlinePassed, "ä".repeat(5_000)).with("instance", "x".repeat(5_000));
         refusal.blockers = vec![blocker.clone(); 10_000];
         let status = to_status(&refusal);
-        let headers = http::HeaderMap::from(status.clone().into_http::<()>().headers().clone());
+        let headers = status.clone().into_http::<()>().headers().clone();
         let bytes: usize = headers
             .iter()
             .map(|(name, value)| name.as_str().len() + value.len())

@@ -283,7 +283,7 @@ fn cut(calls: &mut Calls, id: CheckpointId) -> CallKey {
     let parent = played(calls, 1);
     let call = arrival(1, parent, 1);
     calls.begin(&call).expect("legal");
-    assert_eq!(calls.begin_cut(id), [call.key.clone()]);
+    assert_eq!(calls.begin_cut(id), std::slice::from_ref(&call.key));
     call.key
 }
 
@@ -378,7 +378,7 @@ fn a_call_that_finished_before_the_capture_is_captured_whole() {
     };
     assert_eq!(
         calls.receipt(id(1), vec![finished_at_worker]),
-        [key.clone()],
+        std::slice::from_ref(&key),
         "its reply is on its way"
     );
     calls.finish(&key, finished("whole"));

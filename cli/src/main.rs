@@ -1,8 +1,5 @@
 //! `belay`: the whole of Belay in one binary.
 
-// A command's standard output is its answer.
-#![allow(clippy::print_stdout)]
-
 mod commands;
 mod connect;
 mod demo;

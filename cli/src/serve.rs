@@ -1,5 +1,6 @@
 //! `belay serve`: one server of a mesh in this process.
 
+use crate::show::say;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
@@ -157,7 +158,7 @@ impl Common {
 
 /// The one line on standard output: whoever started the process reads it.
 fn print_ready(line: &serde_json::Value) {
-    println!("{line}");
+    say!("{line}");
 }
 
 fn address(listener: &TcpListener) -> anyhow::Result<String> {

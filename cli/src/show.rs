@@ -1,8 +1,25 @@
 //! How figures read on a terminal.
 
-use std::time::Duration;
+use std::{
+    fmt::Arguments,
+    io::{ErrorKind, Write as _},
+    time::Duration,
+};
 
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+
+/// One line of a command's answer. Where nobody reads it any more (`belay status | head`), the command is over.
+pub fn line(text: Arguments<'_>) {
+    if let Err(error) = writeln!(std::io::stdout().lock(), "{text}") {
+        std::process::exit(i32::from(error.kind() != ErrorKind::BrokenPipe));
+    }
+}
+
+/// As `println!`, without its panic.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::show::line(format_args!($($text)*)) };
+}
+pub(crate) use say;
 
 /// A wire duration as a duration; unset and negative read as zero.
 pub fn from_wire(duration: Option<prost_types::Duration>) -> Duration {

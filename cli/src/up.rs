@@ -1,5 +1,6 @@
 //! `belay up`: a mesh on this machine, each server a process.
 
+use crate::show::say;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
@@ -160,7 +161,7 @@ fn announce(args: &UpArgs, mesh: &LocalMesh, waits: bool) -> anyhow::Result<()> 
             .addresses()
             .map(|(instance, data, control)| json!({"instance": instance, "data": data, "control": control}))
             .collect();
-        println!(
+        say!(
             "{}",
             json!({
                 "coordinator": mesh.coordinator_address()?, "backend": mesh.backend_address(), "servers": servers,
@@ -177,18 +178,18 @@ fn announce(args: &UpArgs, mesh: &LocalMesh, waits: bool) -> anyhow::Result<()> 
     if let Some(backend) = mesh.backend_address() {
         table.add_row(["engine (built-in)", backend, ""]);
     }
-    println!("{}\n", table.trim_fmt());
-    println!(
+    say!("{}\n", table.trim_fmt());
+    say!(
         "checkpoints {}, logs {}",
         mesh.spec().config.root.display(),
         mesh.spec().dir.join("logs").display()
     );
     if waits {
-        println!(
+        say!(
             "the mesh waits: `belay restore` goes on from the newest checkpoint, `belay open` starts with nothing"
         );
     } else {
-        println!(
+        say!(
             "the mesh is open: `belay rollout --tasks FILE --out FILE` runs tasks, `belay status` looks, Ctrl-C stops"
         );
     }

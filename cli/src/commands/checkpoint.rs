@@ -1,5 +1,6 @@
 //! `belay checkpoint`.
 
+use crate::show::say;
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use anyhow::anyhow;
@@ -68,7 +69,7 @@ pub async fn run(args: CheckpointArgs) -> anyhow::Result<ExitCode> {
                 let took = show::from_wire(stage.took);
                 if !args.json {
                     let name = format!("{} {}", stage.stage, stage.kind);
-                    println!("{name:<28} {:>10}  {}", show::duration(took), stage.detail);
+                    say!("{name:<28} {:>10}  {}", show::duration(took), stage.detail);
                 }
                 story.stages.push(json!({
                     "stage": stage.stage, "kind": stage.kind, "ms": show::millis(took), "detail": stage.detail,
@@ -76,7 +77,7 @@ pub async fn run(args: CheckpointArgs) -> anyhow::Result<ExitCode> {
             }
             Some(Event::Waiting(waiting)) if !args.json => {
                 if let Some(blocker) = waiting.blockers.first() {
-                    println!(
+                    say!(
                         "{:<28} waits for {}: {}",
                         waiting.stage,
                         show::count(waiting.blocker_count, "episode"),
@@ -116,7 +117,7 @@ impl Story {
 fn report_published(args: &CheckpointArgs, story: &Story, published: &Published) -> ExitCode {
     let (stall, total) = (show::from_wire(published.stall), show::from_wire(published.total));
     if args.json {
-        println!(
+        say!(
             "{}",
             json!({
                 "outcome": "published", "checkpoint_id": story.id, "episodes": published.episodes,
@@ -128,9 +129,9 @@ fn report_published(args: &CheckpointArgs, story: &Story, published: &Published)
         );
     } else {
         for restart in &story.restarts {
-            println!("not saved: {restart}");
+            say!("not saved: {restart}");
         }
-        println!(
+        say!(
             "checkpoint {}: {} saved, {} not saved, {}; the mesh stood still for {}, {} in all\n{}",
             story.id,
             show::count(published.episodes, "episode"),
@@ -146,7 +147,7 @@ fn report_published(args: &CheckpointArgs, story: &Story, published: &Published)
 
 fn report_abandoned(args: &CheckpointArgs, story: &Story, abandoned: &Abandoned) -> anyhow::Result<ExitCode> {
     if args.json {
-        println!(
+        say!(
             "{}",
             json!({
                 "outcome": "abandoned", "checkpoint_id": story.id, "reason": abandoned.reason,
@@ -157,7 +158,7 @@ fn report_abandoned(args: &CheckpointArgs, story: &Story, abandoned: &Abandoned)
         return Ok(ExitCode::FAILURE);
     }
     for blocker in &abandoned.blockers {
-        println!("waited for {}", show_blocker(blocker));
+        say!("waited for {}", show_blocker(blocker));
     }
     Err(anyhow!(
         "checkpoint {} was abandoned: {}: {}",

@@ -1,5 +1,6 @@
 //! `belay forget`.
 
+use crate::show::say;
 use std::process::ExitCode;
 
 use belay_proto::checkpoint::CoordinatorForgetRequest;
@@ -33,12 +34,12 @@ pub async fn run(args: ForgetArgs) -> anyhow::Result<ExitCode> {
         .into_inner()
         .forgotten;
     if args.json {
-        println!(
+        say!(
             "{}",
             json!({"rollouts": args.rollouts, "marks_dropped": forgotten})
         );
     } else {
-        println!(
+        say!(
             "forgotten: {}, {} dropped",
             show::count(args.rollouts.len() as u64, "rollout"),
             show::count(forgotten, "mark")

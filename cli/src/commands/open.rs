@@ -1,5 +1,6 @@
 //! `belay open`.
 
+use crate::show::say;
 use std::process::ExitCode;
 
 use belay_proto::checkpoint::OpenRequest;
@@ -27,9 +28,9 @@ pub async fn run(args: OpenArgs) -> anyhow::Result<ExitCode> {
         .into_inner()
         .opened;
     if args.json {
-        println!("{}", json!({"opened": opened}));
+        say!("{}", json!({"opened": opened}));
     } else {
-        println!("the mesh is open: {}", show::count(opened.into(), "server"));
+        say!("the mesh is open: {}", show::count(opened.into(), "server"));
     }
     Ok(ExitCode::SUCCESS)
 }

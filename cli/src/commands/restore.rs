@@ -1,5 +1,6 @@
 //! `belay restore`.
 
+use crate::show::say;
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::anyhow;
@@ -65,7 +66,7 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<ExitCode> {
                 let took = show::from_wire(stage.took);
                 if !args.json {
                     let name = format!("{} {}", stage.stage, stage.kind);
-                    println!("{name:<28} {:>10}  {}", show::duration(took), stage.detail);
+                    say!("{name:<28} {:>10}  {}", show::duration(took), stage.detail);
                 }
                 stages.push(json!({"stage": stage.stage, "kind": stage.kind, "ms": show::millis(took), "detail": stage.detail}));
             }
@@ -91,7 +92,7 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<ExitCode> {
             Some(Event::Restored(restored)) => {
                 let total = show::from_wire(restored.total);
                 if args.json {
-                    println!(
+                    say!(
                         "{}",
                         json!({
                             "outcome": "restored", "run_id": run_id, "source": restored.source, "episodes": episodes,
@@ -100,7 +101,7 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<ExitCode> {
                         })
                     );
                 } else {
-                    println!(
+                    say!(
                         "checkpoint {} is restored: {} wait for their next Run, in {}",
                         restored.source,
                         show::count(restored.episodes, "episode"),
@@ -111,7 +112,7 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<ExitCode> {
             }
             Some(Event::Abandoned(abandoned)) => {
                 if args.json {
-                    println!(
+                    say!(
                         "{}",
                         json!({
                             "outcome": "abandoned", "run_id": run_id, "reason": abandoned.reason,

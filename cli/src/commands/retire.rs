@@ -1,5 +1,6 @@
 //! `belay retire`.
 
+use crate::show::say;
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
@@ -44,7 +45,7 @@ pub async fn run(args: RetireArgs) -> anyhow::Result<ExitCode> {
     let reply = coordinator.client.retire(request).await;
     let reply = reply.map_err(|status| coordinator.explain(status))?.into_inner();
     if args.json {
-        println!(
+        say!(
             "{}",
             json!({
                 "next": reply.next.iter()
@@ -54,15 +55,16 @@ pub async fn run(args: RetireArgs) -> anyhow::Result<ExitCode> {
         );
     } else {
         for next in &reply.next {
-            println!(
+            say!(
                 "{} is retired; its next attempt is {}",
-                next.rollout_id, next.attempt
+                next.rollout_id,
+                next.attempt
             );
         }
         for blocker in &reply.unfinished {
-            println!("still stopping: {}", show_blocker(blocker));
+            say!("still stopping: {}", show_blocker(blocker));
         }
-        println!("retired: {}", show::count(reply.next.len() as u64, "rollout"));
+        say!("retired: {}", show::count(reply.next.len() as u64, "rollout"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! `belay status`.
 
+use crate::show::say;
 use std::process::ExitCode;
 
 use belay_proto::checkpoint::{
@@ -27,7 +28,7 @@ pub async fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let reply = coordinator.client.status(CoordinatorStatusRequest {}).await;
     let status = reply.map_err(|status| coordinator.explain(status))?.into_inner();
     if args.json {
-        println!("{}", as_json(&status));
+        say!("{}", as_json(&status));
     } else {
         print(&status);
     }
@@ -40,19 +41,21 @@ pub async fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn print(status: &CoordinatorStatusResponse) {
-    println!(
+    say!(
         "deployment {}, coordinator epoch {}, checkpoints in {}",
-        status.deployment, status.epoch, status.root
+        status.deployment,
+        status.epoch,
+        status.root
     );
     match status.newest_checkpoint.as_str() {
-        "" => println!("no checkpoint is published"),
-        id => println!("newest checkpoint {id}, {} in all", status.checkpoints),
+        "" => say!("no checkpoint is published"),
+        id => say!("newest checkpoint {id}, {} in all", status.checkpoints),
     }
     if !status.open_run.is_empty() {
-        println!("open run {}: {}", status.open_run, status.open_run_stage);
+        say!("open run {}: {}", status.open_run, status.open_run_stage);
     }
     if status.waits_for_restore {
-        println!(
+        say!(
             "the mesh waits: `belay restore` goes on from the newest checkpoint, `belay open` starts with nothing"
         );
     }
@@ -81,28 +84,28 @@ fn print(status: &CoordinatorStatusResponse) {
             member.control_address,
         ]);
     }
-    println!("{}", table.trim_fmt());
+    say!("{}", table.trim_fmt());
     for participant in &status.participants {
         let Some(s) = &participant.status else { continue };
         let instance = s.instance.clone().map(show_instance).unwrap_or_default();
         if s.blocker_count > 0 {
-            println!(
+            say!(
                 "{instance}: a checkpoint would wait for {}",
                 show::count(s.blocker_count, "episode")
             );
             for blocker in s.blockers.iter().take(3) {
-                println!("  {}", show_blocker(blocker));
+                say!("  {}", show_blocker(blocker));
             }
         }
         for warning in &s.warnings {
-            println!("warning: {instance}: {warning}");
+            say!("warning: {instance}: {warning}");
         }
     }
     if status.unfinished_retires > 0 {
-        println!("retires that are not done: {}", status.unfinished_retires);
+        say!("retires that are not done: {}", status.unfinished_retires);
     }
     for warning in &status.warnings {
-        println!("warning: {warning}");
+        say!("warning: {warning}");
     }
 }
 

@@ -4,6 +4,7 @@ mod report;
 mod story;
 mod tasks;
 
+use crate::show::say;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -52,7 +53,7 @@ fn print_json(told: &Told) {
         tool_effects_repeated,
         tokens_saved,
     } = told.account;
-    println!(
+    say!(
         "{}",
         json!({
             "rollouts": rollouts, "finished_before": finished_before, "continued": continued, "lost": lost,
@@ -82,13 +83,13 @@ fn print_table(told: &Told) {
     table.add_row(["mean reward".to_owned(), format!("{:.3}", told.mean_reward)]);
     table.add_row(["the mesh stood still for".to_owned(), show::duration(told.stall)]);
     table.add_row(["the restore took".to_owned(), show::duration(told.restore)]);
-    println!("{}", table.trim_fmt());
+    say!("{}", table.trim_fmt());
     if account.is_clean() {
-        println!("\nnothing was lost, nothing was done twice");
+        say!("\nnothing was lost, nothing was done twice");
     } else {
-        println!("\nnot as it should be: {account:?}");
+        say!("\nnot as it should be: {account:?}");
     }
     if let Some(kept) = &told.kept {
-        println!("kept: {}", kept.display());
+        say!("kept: {}", kept.display());
     }
 }

@@ -1,5 +1,6 @@
 //! What happens in the demo, stage by stage.
 
+use crate::show::say;
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
@@ -345,7 +346,7 @@ struct Stages {
 impl Stages {
     fn done(&mut self, what: &str) {
         if !self.quiet {
-            println!("{:>9}  {what}", show::duration(self.started.elapsed()));
+            say!("{:>9}  {what}", show::duration(self.started.elapsed()));
         }
         self.started = Instant::now();
     }

@@ -6,6 +6,7 @@ mod output;
 mod progress;
 mod tasks;
 
+use crate::show::say;
 use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
@@ -125,7 +126,7 @@ pub async fn run(args: RolloutArgs) -> anyhow::Result<ExitCode> {
     let (finished, failed) = progress.counts();
     let mean = progress.mean_reward();
     if args.json {
-        println!(
+        say!(
             "{}",
             json!({
                 "rows": all + bad_rows, "finished": finished, "failed": failed, "bad_rows": bad_rows,
@@ -148,9 +149,9 @@ pub async fn run(args: RolloutArgs) -> anyhow::Result<ExitCode> {
                 text += &format!(", {n} {what}");
             }
         }
-        println!("{text}; in {}", args.out.display());
+        say!("{text}; in {}", args.out.display());
         if interrupted {
-            println!(
+            say!(
                 "interrupted: the mesh goes on with what was in flight; the same command with --resume collects it"
             );
         }

@@ -4,6 +4,8 @@
 //! happen one after the other. A sampler asks [`State::advance`] what it may do; whoever waits for a call watches its
 //! [`Progress`].
 
+mod state;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -14,8 +16,11 @@ use tokio::sync::{Notify, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::transport::ServerTlsConfig;
 
+pub(crate) use state::State;
+use state::{Advance, Entry};
+
 use crate::{
-    call::{Call, CallKey, CallState, Plan},
+    call::{Call, CallKey, Plan},
     effects::EffectLog,
     error::BackendError,
     faults::{FaultKind, Faults},
@@ -76,27 +81,6 @@ pub struct Origin {
     pub index: Option<u32>,
 }
 
-/// A call and those who wait for it.
-pub(crate) struct Entry {
-    pub(crate) call: Call,
-    pub(crate) progress: watch::Sender<Progress>,
-    wake: Arc<Notify>,
-}
-
-/// Everything that the engine knows.
-pub(crate) struct State {
-    pub(crate) calls: HashMap<CallId, Entry>,
-    pub(crate) keyed: Keyed,
-    pub(crate) rows: RowStore,
-    pub(crate) staging: Staging,
-    pub(crate) holds: Holds,
-    pub(crate) faults: Faults,
-    pub(crate) log: CallLog,
-    pub(crate) effects: EffectLog,
-    pub(crate) weights: Arc<str>,
-    last_call: CallId,
-}
-
 struct Inner {
     config: BackendConfig,
     state: Mutex<State>,
@@ -110,13 +94,6 @@ struct Inner {
 /// The engine. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
-
-enum Advance {
-    /// Tokens were sampled, more are to come.
-    More,
-    Held,
-    Ended,
-}
 
 impl Engine {
     /// An engine with an empty store, until `shutdown`.
@@ -330,72 +307,5 @@ impl Engine {
             state.log = CallLog::default();
             state.effects = EffectLog::default();
         });
-    }
-}
-
-impl State {
-    fn advance(&mut self, id: CallId, most: usize) -> Advance {
-        let Some(entry) = self.calls.get_mut(&id) else {
-            return Advance::Ended;
-        };
-        let call = &mut entry.call;
-        if !matches!(call.state, CallState::Sampling) {
-            return Advance::Ended;
-        }
-        let allowed = match self.holds.allowance(id, call.ordinal, call.sampled() as u64) {
-            Some(0) => return Advance::Held,
-            Some(allowed) => usize::try_from(allowed).unwrap_or(usize::MAX),
-            None => usize::MAX,
-        };
-        if call.left() == 0 {
-            self.finish(id);
-            return Advance::Ended;
-        }
-        let before = call.sampled();
-        call.sample(most.min(allowed), &self.weights);
-        self.log.sampled(id, call.sampled() - before);
-        entry.progress.send_replace(Progress {
-            tokens: call.tokens().len(),
-            ended: false,
-        });
-        Advance::More
-    }
-
-    /// The rows are staged before anybody can read that the call is over.
-    fn finish(&mut self, id: CallId) {
-        let Some(entry) = self.calls.get_mut(&id) else {
-            return;
-        };
-        let (finish, row) = entry.call.finish();
-        entry.call.state = if entry.call.key.is_some() {
-            let stored = self.rows.insert(row);
-            CallState::Finished(finish, stored.row.clone(), Some(stored))
-        } else {
-            CallState::Finished(finish, Arc::new(row), None)
-        };
-        self.log.becomes(id, RecordState::Finished);
-        self.holds.forget(id);
-        entry.progress.send_replace(Progress {
-            tokens: entry.call.tokens().len(),
-            ended: true,
-        });
-    }
-
-    pub(crate) fn stop(&mut self, id: CallId, why: BackendError) -> bool {
-        let Some(entry) = self.calls.get_mut(&id) else {
-            return false;
-        };
-        if !matches!(entry.call.state, CallState::Sampling) {
-            return false;
-        }
-        entry.call.state = CallState::Stopped(why);
-        self.log.becomes(id, RecordState::Cancelled);
-        self.holds.forget(id);
-        entry.wake.notify_one();
-        entry.progress.send_replace(Progress {
-            tokens: entry.call.tokens().len(),
-            ended: true,
-        });
-        true
     }
 }

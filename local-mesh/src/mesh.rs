@@ -1,9 +1,8 @@
 //! The mesh: every process of it, by instance, killed and started again on the addresses that it had.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+mod wait;
+
+use std::{collections::BTreeMap, time::Duration};
 
 use belay_core::ids::{Instance, Kind};
 use belay_fake_backend::ctl::CtlClient;
@@ -11,12 +10,9 @@ use belay_mesh::{
     channel::{ChannelOptions, Channels, MeshChannel},
     config::{ConfigError, Engine, ResolvedMember, ResolvedMesh},
     server::MAX_MESSAGE,
-    status::describe,
     tls::Tls,
 };
-use belay_proto::checkpoint::{
-    CoordinatorStatusRequest, CoordinatorStatusResponse, Phase, coordinator_client::CoordinatorClient,
-};
+use belay_proto::checkpoint::coordinator_client::CoordinatorClient;
 use tokio::{sync::broadcast, task::JoinSet};
 
 use crate::{
@@ -30,9 +26,6 @@ use crate::{
 const DEATHS: usize = 1024;
 /// How long a process may take to end when it is asked to.
 const STOP_BOUND: Duration = Duration::from_secs(10);
-/// Between two looks at a mesh that is not open yet: at first, and at most. Each look asks every server.
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// How often a process is started on the addresses that it had. While it was dead, a connection that somebody tried to make
 /// to it, or any other, can have got its port for a moment.
 const STARTS: u32 = 5;
@@ -316,51 +309,6 @@ impl LocalMesh {
             .max_encoding_message_size(MAX_MESSAGE))
     }
 
-    /// Waits until the coordinator has joined every server: the mesh is open, or waits to be restored.
-    pub async fn wait_joined(&self, bound: Duration) -> Result<CoordinatorStatusResponse, LocalMeshError> {
-        self.wait("join", bound, |status| {
-            status.waits_for_restore || is_open(status)
-        })
-        .await
-    }
-
-    /// Waits until every server is open.
-    pub async fn wait_open(&self, bound: Duration) -> Result<CoordinatorStatusResponse, LocalMeshError> {
-        self.wait("open", bound, is_open).await
-    }
-
-    async fn wait(
-        &self,
-        what: &str,
-        bound: Duration,
-        reached: impl Fn(&CoordinatorStatusResponse) -> bool,
-    ) -> Result<CoordinatorStatusResponse, LocalMeshError> {
-        let started = Instant::now();
-        let mut pause = FIRST_PAUSE;
-        let mut last = format!("waiting to {what}");
-        loop {
-            let left = bound.saturating_sub(started.elapsed());
-            let mut coordinator = self.coordinator()?;
-            let answer = coordinator.status(CoordinatorStatusRequest {});
-            last = match tokio::time::timeout(left, answer).await {
-                Ok(Ok(status)) => {
-                    let status = status.into_inner();
-                    if reached(&status) {
-                        return Ok(status);
-                    }
-                    format!("waiting to {what}; {}", phases(&status))
-                }
-                Ok(Err(error)) => format!("the coordinator does not answer: {}", describe(&error)),
-                Err(_) => {
-                    let tail = self.coordinator_process()?.process.tail();
-                    return Err(LocalMeshError::NotOpen { bound, last, tail });
-                }
-            };
-            tokio::time::sleep(pause.min(left)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-    }
-
     /// The last lines of every process, for a failure's message.
     pub fn tails(&self) -> Vec<(String, Tail)> {
         let servers = self
@@ -393,34 +341,6 @@ async fn start(
             started => return started,
         }
     }
-}
-
-fn is_open(status: &CoordinatorStatusResponse) -> bool {
-    !status.participants.is_empty()
-        && status
-            .participants
-            .iter()
-            .all(|p| p.status.as_ref().is_some_and(|s| s.phase() == Phase::Idle))
-}
-
-fn phases(status: &CoordinatorStatusResponse) -> String {
-    let phase = |p: &belay_proto::checkpoint::ParticipantStatus| {
-        let name = p
-            .member
-            .as_ref()
-            .and_then(|m| m.instance.as_ref())
-            .map_or("?", |i| i.name.as_str());
-        match &p.status {
-            Some(s) => format!("{name} {}", s.phase().as_str_name()),
-            None => format!("{name} does not answer ({})", p.unreachable),
-        }
-    };
-    status
-        .participants
-        .iter()
-        .map(phase)
-        .collect::<Vec<_>>()
-        .join(", ")
 }
 
 fn unexpected(label: &str, ready: &Ready, process: &Process) -> LocalMeshError {

@@ -18,8 +18,7 @@ impl RolloutId {
 
     /// Checks the rule and takes the id. `INVALID_ID` says which rule is broken.
     pub fn new(id: &str) -> Result<Self, Refusal> {
-        let rule =
-            "1 to 128 characters, a letter or digit first, then letters, digits, '.', '_' or '-'";
+        let rule = "1 to 128 characters, a letter or digit first, then letters, digits, '.', '_' or '-'";
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if id.is_empty()
             || id.len() > Self::MAX_LEN
@@ -205,12 +204,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in the order of prepare.
-    pub const ALL: [Self; 4] = [
-        Self::Environment,
-        Self::PolicyModel,
-        Self::Agent,
-        Self::Resources,
-    ];
+    pub const ALL: [Self; 4] = [Self::Environment, Self::PolicyModel, Self::Agent, Self::Resources];
 
     /// As it is written in names, paths and configuration.
     pub fn as_str(self) -> &'static str {
@@ -292,7 +286,9 @@ impl FromStr for Instance {
         let wrong = || {
             Refusal::new(
                 Reason::InvalidId,
-                format!("instance {text:?} is not of the form kind/name/replica, for example resources/counter/0"),
+                format!(
+                    "instance {text:?} is not of the form kind/name/replica, for example resources/counter/0"
+                ),
             )
             .with("field", "instance")
         };
@@ -415,17 +411,7 @@ mod tests {
         for good in ["a", "0", "a.b_c-d", &"x".repeat(128)] {
             assert_eq!(RolloutId::new(good).expect("legal").as_str(), good);
         }
-        for bad in [
-            "",
-            ".a",
-            "-a",
-            "_a",
-            "a b",
-            "a/b",
-            "ä",
-            "a\n",
-            &"x".repeat(129),
-        ] {
+        for bad in ["", ".a", "-a", "_a", "a b", "a/b", "ä", "a\n", &"x".repeat(129)] {
             let refusal = RolloutId::new(bad).expect_err("illegal");
             assert_eq!(refusal.reason, Reason::InvalidId, "{bad:?}");
         }
@@ -451,10 +437,7 @@ mod tests {
             assert!(bad.parse::<Instance>().is_err(), "{bad}");
         }
         for text in ["00000001-00000002", "123456789-00000001"] {
-            assert_eq!(
-                text.parse::<CheckpointId>().expect("legal").to_string(),
-                text
-            );
+            assert_eq!(text.parse::<CheckpointId>().expect("legal").to_string(), text);
         }
         for bad in [
             "",
@@ -477,9 +460,6 @@ mod tests {
             Operation::tool_call(0, 0),
         ];
         ops.sort();
-        assert_eq!(
-            ops.map(|o| (o.turn, o.index)),
-            [(0, 0), (0, 1), (0, 2), (1, 0)]
-        );
+        assert_eq!(ops.map(|o| (o.turn, o.index)), [(0, 0), (0, 1), (0, 2), (1, 0)]);
     }
 }

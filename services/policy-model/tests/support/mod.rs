@@ -1,5 +1,7 @@
 //! A policy-model server in this process, and the coordinator's side of it.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 pub mod worker;
 
 use std::{path::Path, sync::Arc, time::Duration};
@@ -18,6 +20,13 @@ use tonic::{Status, transport::Channel};
 /// Long enough for the slowest machine; nothing waits for it to pass.
 pub const BOUND: Duration = Duration::from_secs(30);
 const INSTANCE: &str = "policy-model/default/0";
+
+pub fn config(root: &Path, engine: EngineConfig) -> PolicyModelConfig {
+    let instance: Instance = INSTANCE.parse().expect("legal");
+    let mut config = PolicyModelConfig::new(ServerCommon::new(instance, root, "test"), engine);
+    config.engine_patience = Duration::from_secs(2);
+    config
+}
 
 /// One server, joined by a coordinator of epoch 1.
 pub struct Server {
@@ -46,9 +55,7 @@ pub fn worker_at(address: &str) -> EngineConfig {
 impl Server {
     /// Starts one in JOINING.
     pub async fn start(root: &Path, engine: EngineConfig) -> Self {
-        let instance: Instance = INSTANCE.parse().expect("legal");
-        let mut config = PolicyModelConfig::new(ServerCommon::new(instance, root, "test"), engine);
-        config.engine_patience = Duration::from_secs(2);
+        let config = config(root, engine);
         let listeners = Listeners::bind("127.0.0.1:0", "127.0.0.1:0")
             .await
             .expect("binds");

@@ -73,7 +73,7 @@ pub async fn tend(coordinator: &Coordinator, _turn: &Turn) -> Result<bool, Coord
     let mut well = true;
     let (mut closed, mut behind) = (Vec::new(), Vec::new());
     let (marks_version, members_version) = (
-        coordinator.journal.read(|s| s.book.version),
+        coordinator.journal.read(State::marks_version),
         coordinator.mesh.version(),
     );
     for (instance, view) in &views {
@@ -152,7 +152,7 @@ pub async fn join(coordinator: &Coordinator, behind: &[Peer], open: bool) -> Vec
 /// All marks, as Join and Restore bring them.
 pub fn mark_set(state: &State) -> pb::MarkSet {
     pb::MarkSet {
-        version: state.book.version,
+        version: state.marks_version(),
         marks: state.marks().iter().map(|m| m.to_wire()).collect(),
     }
 }

@@ -49,16 +49,11 @@ pub async fn retire(
         .journal
         .decide_on(move |state| {
             let raised = state.book.raised(&marks, Why::Retired);
-            let version = if raised.is_empty() {
-                state.book.version
-            } else {
-                next_version(state)
-            };
             let number = next_number(state);
-            let mut entries = vec![
-                Entry::MarksVersion(version),
-                Entry::Unfinished(number, Unfinished::Retire { marks, version }),
-            ];
+            let mut entries = vec![Entry::Unfinished(number, Unfinished::Retire { marks })];
+            if !raised.is_empty() {
+                entries.push(Entry::MarksVersion(state.marks_version() + 1));
+            }
             entries.extend(
                 raised
                     .into_iter()
@@ -80,14 +75,6 @@ pub async fn retire(
         unfinished,
         silent,
     })
-}
-
-/// A version above all that was promised.
-fn next_version(state: &State) -> u64 {
-    let promised = state.unfinished.values().map(|u| match u {
-        Unfinished::Retire { version, .. } | Unfinished::Forget { version, .. } => *version,
-    });
-    1 + promised.max().unwrap_or_default().max(state.book.version)
 }
 
 fn next_number(state: &State) -> u64 {
@@ -116,9 +103,10 @@ async fn ask_retire(
     number: u64,
     bound: Duration,
 ) -> Result<(Vec<Blocker>, Vec<Instance>), CoordinatorError> {
-    let Some(Unfinished::Retire { marks, version }) =
-        coordinator.journal.read(|s| s.unfinished.get(&number).cloned())
-    else {
+    let (unfinished, version) = coordinator
+        .journal
+        .read(|s| (s.unfinished.get(&number).cloned(), s.marks_version()));
+    let Some(Unfinished::Retire { marks }) = unfinished else {
         return Ok(Default::default());
     };
     let deadline = Instant::now() + bound;
@@ -165,14 +153,8 @@ pub async fn forget(
 ) -> Result<u64, CoordinatorError> {
     let asked: BTreeSet<&RolloutId> = rollouts.iter().collect();
     let running = coordinator.journal.read(|s| {
-        s.unfinished.values().find_map(|u| match u {
-            Unfinished::Retire { marks, .. } => marks
-                .iter()
-                .map(|m| &m.rollout)
-                .find(|r| asked.contains(r))
-                .cloned(),
-            Unfinished::Forget { .. } => None,
-        })
+        let retiring = s.being_retired().find(|rollout| asked.contains(rollout));
+        retiring.cloned()
     });
     if let Some(rollout) = running {
         return Err(Refusal::new(
@@ -200,7 +182,7 @@ pub async fn forget(
         marks_version: version,
         check,
     };
-    let version = coordinator.journal.read(next_version);
+    let version = coordinator.journal.read(|s| s.marks_version() + 1);
     let check = request(version, true);
     for (_, reply) in each(&here, |peer| {
         let check = check.clone();

@@ -67,13 +67,7 @@ pub async fn decide_by_name(
                 (Outcome::Discarded, Some(error)) => vec![Entry::Owed(id, format!("{why} ({error})"))],
                 (Outcome::Discarded, None) => vec![],
             };
-            entries.push(unsettled_entry(
-                state,
-                id,
-                outcome,
-                drop,
-                members.into_iter().collect(),
-            ));
+            entries.push(unsettled_entry(id, outcome, drop, members.into_iter().collect()));
             if state.open_run.as_ref().is_some_and(|run| run.id() == id) {
                 entries.push(Entry::RunOver(None));
             }
@@ -87,7 +81,7 @@ pub fn published_entries(state: &State, id: CheckpointId, drop: &[Mark]) -> Vec<
     let mut entries = vec![Entry::Published(id), Entry::Paid(id)];
     let raised = state.book.raised(drop, Why::Retired);
     if !raised.is_empty() {
-        entries.push(Entry::MarksVersion(state.book.version + 1));
+        entries.push(Entry::MarksVersion(state.marks_version() + 1));
         entries.extend(
             raised
                 .into_iter()
@@ -97,22 +91,18 @@ pub fn published_entries(state: &State, id: CheckpointId, drop: &[Mark]) -> Vec<
     entries
 }
 
-/// A capture is decided; these have to be told. The version is the one that the marks have, or are about to get.
+/// A capture is decided; these have to be told.
 pub fn unsettled_entry(
-    state: &State,
     id: CheckpointId,
     outcome: Outcome,
     drop: Vec<Mark>,
     pending: BTreeSet<Instance>,
 ) -> Entry {
-    let grows = outcome == Outcome::Published && !state.book.raised(&drop, Why::Retired).is_empty();
-    let marks_version = state.book.version + u64::from(grows);
     Entry::Unsettled(
         id,
         Unsettled {
             outcome,
             drop,
-            marks_version,
             pending,
         },
     )
@@ -131,7 +121,7 @@ pub async fn settle_decided(
             .filter(|instance| matches!(views.get(*instance), Some(View::Here { .. })))
             .filter_map(|instance| coordinator.mesh.peer(instance))
             .collect();
-        let answered = settle(&peers, id, &unsettled).await;
+        let answered = settle(coordinator, &peers, id, &unsettled).await;
         let left: BTreeSet<Instance> = unsettled
             .pending
             .iter()
@@ -181,7 +171,12 @@ async fn sweep(coordinator: &Coordinator, id: CheckpointId) {
 }
 
 /// Settles on all at once; replies who answered.
-pub async fn settle(peers: &[Peer], id: CheckpointId, unsettled: &Unsettled) -> BTreeSet<Instance> {
+pub async fn settle(
+    coordinator: &Coordinator,
+    peers: &[Peer],
+    id: CheckpointId,
+    unsettled: &Unsettled,
+) -> BTreeSet<Instance> {
     let outcome = match unsettled.outcome {
         Outcome::Published => pb::Outcome::Published,
         Outcome::Discarded => pb::Outcome::Discarded,
@@ -196,7 +191,7 @@ pub async fn settle(peers: &[Peer], id: CheckpointId, unsettled: &Unsettled) -> 
         } else {
             vec![]
         },
-        marks_version: unsettled.marks_version,
+        marks_version: coordinator.journal.read(State::marks_version),
     };
     each(peers, |peer| {
         let request = request.clone();

@@ -85,7 +85,7 @@ async fn begin_epoch(
     let published = unless_unreadable("read the checkpoints", catalogue.published().await);
     let named = on_disk.last().map_or(0, |id| id.epoch);
     // A journal that is behind what participants hold was lost or put back: the newest checkpoint knows marks too.
-    let lost = journal.read(|s| s.book.version) < marks || journal.read(|s| s.epoch) == 0;
+    let lost = journal.read(|s| s.marks_version()) < marks || journal.read(|s| s.epoch) == 0;
     let newest = match lost {
         true => unless_unreadable("read the newest checkpoint", catalogue.newest().await).flatten(),
         false => None,

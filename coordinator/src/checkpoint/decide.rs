@@ -71,7 +71,7 @@ impl Driver {
         self.coordinator
             .journal
             .decide(move |state| {
-                let unsettled = settle::unsettled_entry(state, id, outcome, drop.clone(), members);
+                let unsettled = settle::unsettled_entry(id, outcome, drop.clone(), members);
                 let mut entries = match outcome {
                     Outcome::Published => settle::published_entries(state, id, &drop),
                     Outcome::Discarded => vec![],
@@ -92,10 +92,9 @@ impl Driver {
             .unwrap_or(Unsettled {
                 outcome,
                 drop,
-                marks_version: self.coordinator.journal.read(|s| s.book.version),
                 pending: on.iter().cloned().collect(),
             });
-        let answered = settle::settle(&self.peers(on), self.id, &unsettled).await;
+        let answered = settle::settle(&self.coordinator, &self.peers(on), self.id, &unsettled).await;
         let pending = unsettled
             .pending
             .iter()

@@ -184,19 +184,12 @@ mod tests {
                 Unsettled {
                     outcome: Outcome::Discarded,
                     drop: vec![mark.clone()],
-                    marks_version: 9,
                     pending: BTreeSet::from([instance.clone()]),
                 },
             ),
             Entry::Owed(id(3), "the disk is full".into()),
             Entry::Published(id(1)),
-            Entry::Unfinished(
-                11,
-                Unfinished::Retire {
-                    marks: vec![mark],
-                    version: 9,
-                },
-            ),
+            Entry::Unfinished(11, Unfinished::Retire { marks: vec![mark] }),
             Entry::Unfinished(
                 12,
                 Unfinished::Forget {
@@ -232,6 +225,18 @@ mod tests {
             .expect("opened again")
             .read(|s| format!("{s:?}"));
         assert_eq!(before, after);
+    }
+
+    /// A participant passes over marks of a version older than one that it has been sent.
+    #[test]
+    fn marks_are_sent_with_a_version_that_nobody_has_seen_exceeded() {
+        let mut state = State::default();
+        everything().into_iter().for_each(|entry| state.apply(entry));
+        assert_eq!((state.book.version, state.marks_version()), (9, 10));
+        state.apply(Entry::Finished(12));
+        assert_eq!(state.marks_version(), 9);
+        let retiring: Vec<_> = state.being_retired().map(|rollout| rollout.as_str()).collect();
+        assert_eq!(retiring, ["r", "r"], "by the retire and by the settle");
     }
 
     #[tokio::test]

@@ -37,6 +37,26 @@ pub struct State {
 }
 
 impl State {
+    /// Rollouts with a mark that some server may not hold yet: by a retire, or by the settle that drops them.
+    pub fn being_retired(&self) -> impl Iterator<Item = &RolloutId> {
+        let retired = self.unfinished.values().flat_map(|unfinished| match unfinished {
+            Unfinished::Retire { marks } => marks.as_slice(),
+            Unfinished::Forget { .. } => &[],
+        });
+        let dropped = self.unsettled.values().flat_map(|unsettled| &unsettled.drop);
+        retired.chain(dropped).map(|mark| &mark.rollout)
+    }
+
+    /// The version that every call with marks carries: of the marks, or that was promised to a Forget, which may be held
+    /// somewhere before it is complete. A call with an older one would be passed over (protocol 3.2 rule 8).
+    pub fn marks_version(&self) -> u64 {
+        let promised = self.unfinished.values().map(|unfinished| match unfinished {
+            Unfinished::Retire { .. } => 0,
+            Unfinished::Forget { version, .. } => *version,
+        });
+        promised.max().unwrap_or_default().max(self.book.version)
+    }
+
     /// Rollouts that an unfinished forget names: whoever joins must not learn their marks anew.
     pub fn being_forgotten(&self) -> BTreeSet<RolloutId> {
         self.unfinished
@@ -105,8 +125,6 @@ pub struct Unsettled {
     pub outcome: Outcome,
     /// With PUBLISHED: dropped and marked.
     pub drop: Vec<Mark>,
-    /// Version of the marks with these.
-    pub marks_version: u64,
     /// Who has not answered.
     pub pending: BTreeSet<Instance>,
 }
@@ -119,8 +137,6 @@ pub enum Unfinished {
     Retire {
         /// Which.
         marks: Vec<Mark>,
-        /// Version of the marks with these.
-        version: u64,
     },
     /// Rollouts are over.
     Forget {

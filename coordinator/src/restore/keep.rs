@@ -208,7 +208,7 @@ impl Driver {
                 let raised = state.book.raised(&raise, Why::Superseded);
                 let message = "aborted before an environment or agent had opened".to_owned();
                 let mut entries = vec![
-                    Entry::MarksVersion(state.book.version + 1),
+                    Entry::MarksVersion(state.marks_version() + 1),
                     Entry::RunOver(Some((
                         id,
                         EndedRun {
@@ -228,7 +228,7 @@ impl Driver {
         let request = pb::RetireRequest {
             fence: None,
             marks: marks.iter().map(|m| m.to_wire()).collect(),
-            marks_version: self.coordinator.journal.read(|s| s.book.version),
+            marks_version: self.coordinator.journal.read(|s| s.marks_version()),
             timeout: Some(END_BOUND.to_wire()),
         };
         let peers = self.peers(on);

@@ -153,7 +153,7 @@ impl Driver {
                 let raised = state.book.raised(&superseded(&plan), Why::Superseded);
                 let mut entries = Vec::new();
                 if !raised.is_empty() {
-                    entries.push(Entry::MarksVersion(state.book.version + 1));
+                    entries.push(Entry::MarksVersion(state.marks_version() + 1));
                 }
                 entries.extend(
                     raised

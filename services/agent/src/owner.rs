@@ -60,6 +60,17 @@ impl StateOwner for Agent {
         }
     }
 
+    fn drop_unclaimed(&self, marks: &[Mark]) -> u64 {
+        let mut state = self.state();
+        let mut dropped = 0;
+        for mark in marks {
+            let (held, stop) = state.sessions.drop_unclaimed(mark);
+            state.stop(&stop);
+            dropped += held;
+        }
+        dropped
+    }
+
     async fn retire(&self, marks: Vec<Mark>) {
         let mut ends = {
             let mut state = self.state();

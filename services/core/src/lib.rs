@@ -11,6 +11,7 @@
 //! | [`coordinator`] | a checkpoint's and a restore's decisions (protocol 4) |
 //! | [`episode`] | an environment's episodes: steps, boundaries, admission, the partition |
 //! | [`ids`] | rollouts, episodes, executions, operations, instances, checkpoint ids |
+//! | [`invariants`] | names for what must always hold (protocol 6) |
 //! | [`ledger`] | the capture ledger: rows in a chain |
 //! | [`participant`] | the state owner's side of a checkpoint: phases, admission, lease, marks |
 //! | [`parts`] | modes, cursors, what a capture holds, where an episode stands |
@@ -23,6 +24,7 @@ pub mod calls;
 pub mod coordinator;
 pub mod episode;
 pub mod ids;
+pub mod invariants;
 pub mod ledger;
 pub mod participant;
 pub mod parts;

@@ -103,11 +103,17 @@
 //!         }
 //!     }
 //!
-//!     async fn retire(&self, marks: Vec<Mark>) {
+//!     fn drop_unclaimed(&self, marks: &[Mark]) -> u64 {
 //!         let mut sessions = self.sessions.lock().expect("no panic holds this lock");
+//!         let before = sessions.len();
 //!         for mark in marks {
 //!             sessions.retain(|episode, _| episode.rollout != mark.rollout || episode.attempt > mark.attempt);
 //!         }
+//!         (before - sessions.len()) as u64
+//!     }
+//!
+//!     async fn retire(&self, marks: Vec<Mark>) {
+//!         self.drop_unclaimed(&marks);
 //!     }
 //!
 //!     fn may_forget(&self, rollout: &RolloutId) -> Result<(), Refusal> {

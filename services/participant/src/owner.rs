@@ -59,10 +59,10 @@ pub trait StateOwner: Send + Sync + 'static {
     /// are passed over. `restarts` are those known by now; they are in the partition as such.
     fn capture(&self, id: CheckpointId, scope: &[Episode], restarts: &[Restart]) -> Capture;
 
-    /// Restored episodes that no Run has claimed, and that are not in a listed scope: dropped at Settle.
-    fn drop_unclaimed(&self, _marks: &[Mark]) -> u64 {
-        0
-    }
+    /// At Settle: drops restored episodes that no Run has claimed and that a listed scope left out; replies how many it
+    /// held. The marks are set already. A server that holds parts of episodes lets go of those at or below the marks: it would
+    /// refuse the next attempt beside them.
+    fn drop_unclaimed(&self, marks: &[Mark]) -> u64;
 
     /// Reads one record and makes it ready under its planned names. Nothing is live. `INVALID_CHECKPOINT` when the payload
     /// does not read.

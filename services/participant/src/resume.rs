@@ -112,16 +112,12 @@ impl<O: StateOwner> Inner<O> {
     }
 
     fn drop_left_out(self: &Arc<Self>, control: &mut Control<O>, call: &Settle) -> Result<u64, Refusal> {
-        // Only what is marked by now: an older list than the marks held has nothing to say.
-        let marked: Vec<Mark> = self.shared.read(|machine, _| {
-            let holds = |mark: &&Mark| machine.marks().get(&mark.rollout) >= Some(mark.attempt);
-            call.drop.marks.iter().filter(holds).cloned().collect()
-        });
-        let dropped = if marked.is_empty() {
+        let marks = &call.drop.marks;
+        let dropped = if marks.is_empty() {
             0
         } else {
             self.ask(control, call.id, "drop_unclaimed", |owner| {
-                owner.drop_unclaimed(&marked)
+                owner.drop_unclaimed(marks)
             })?
         };
         self.turn(control, |machine, _| machine.settled(call, dropped));

@@ -136,6 +136,25 @@ async fn a_restored_session_goes_on_from_its_boundary_with_the_same_request() {
     );
 }
 
+/// What Settle drops is not held beside the next attempt, and is refused.
+#[tokio::test]
+async fn what_nobody_claimed_is_let_go_at_settle() {
+    let root = dir();
+    let fakes = Fakes::start(&[TWO_CALLS]).await;
+    let server = Server::open(&root, &fakes).await;
+    server.seed(seed(0, 1)).await.expect("seeded");
+    server.control.prepare(PATIENCE).await;
+    server.control.commit(&[]).await;
+    server.control.keep(RUN).await;
+    server.control.durable(&me()).await;
+    let settled = server.control.settle_dropping(RUN, &episode(0)).await;
+    assert_eq!(settled.dropped, 1);
+    assert_eq!(server.control.status().await.counts["sessions"], 0);
+    let late = done("a dropped life", server.invoke(0, 1)).await;
+    assert_eq!(late.expect_err("it is over").reason, Reason::StaleAttempt);
+    server.seed(seed(1, 2)).await.expect("the next attempt");
+}
+
 #[tokio::test]
 async fn a_session_beside_a_server_that_cannot_save_is_a_restart() {
     let root = dir();

@@ -200,6 +200,16 @@ impl Sessions {
         Ok(false)
     }
 
+    /// Restored sessions that no Run has claimed are dropped at Settle, at or below the mark: how many there were, and the
+    /// lives whose loops are to be stopped.
+    pub fn drop_unclaimed(&mut self, mark: &Mark) -> (u64, Vec<ExecutionId>) {
+        let held = self.rollouts.get(&mark.rollout).map_or(0, |rollout| {
+            let slots = rollout.attempts.range(..=mark.attempt);
+            slots.filter(|(_, slot)| slot.live().is_some()).count()
+        });
+        (held as u64, self.retire(mark))
+    }
+
     /// Retires attempts: the lives whose loops are to be stopped; [`ended`](Self::ended) says when each has.
     pub fn retire(&mut self, mark: &Mark) -> Vec<ExecutionId> {
         let rollout = self.rollouts.entry(mark.rollout.clone()).or_default();

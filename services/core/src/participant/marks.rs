@@ -49,6 +49,11 @@ impl Marks {
         self.held.get(rollout).map(|held| held.attempt)
     }
 
+    /// The mark, or a higher one, is held.
+    pub fn holds(&self, mark: &Mark) -> bool {
+        self.get(&mark.rollout).is_some_and(|held| held >= mark.attempt)
+    }
+
     /// True when the episode is at or below its rollout's mark.
     pub fn refuses(&self, episode: &Episode) -> bool {
         self.get(&episode.rollout)

@@ -116,7 +116,7 @@ impl Machine {
             Seen::Ended(_) => Ok(SettleTurn::Done(0)),
             // Captured by an earlier life of this process, if at all: only the list of episodes concerns this one.
             Seen::Passed | Seen::Never if call.outcome == Outcome::Published => {
-                self.raise_marks(now, &call.drop);
+                self.take_marks(now, "Settle", &call.drop)?;
                 Ok(SettleTurn::Drop)
             }
             Seen::Passed => Ok(SettleTurn::Done(0)),
@@ -155,7 +155,7 @@ impl Machine {
                         "its capture is not durable here; Await it, or settle it as DISCARDED",
                     ));
                 }
-                self.raise_marks(now, &call.drop);
+                self.take_marks(now, "Settle", &call.drop)?;
                 Ok(SettleTurn::Drop)
             }
             Outcome::Discarded => {

@@ -15,18 +15,34 @@ use super::{
 };
 
 impl Machine {
-    /// Raises marks. Replies those that hold here: the driver stops their attempts and all earlier ones. A mark of an older
-    /// version than the one held, and dropped since, is passed over.
+    /// Raises marks, all of which hold from now on: the driver stops their attempts and all earlier ones. RETIRE_INCOMPLETE
+    /// as in [`take_marks`](Self::take_marks).
     pub fn retire(&mut self, now: Duration, fence: &Fence, call: &MarkList) -> Result<Vec<Mark>, Refusal> {
         self.pass_fence(now, fence)?;
         self.between_runs("Retire")?;
-        self.raise_marks(now, call);
-        let held = |mark: &&Mark| {
-            self.marks
-                .get(&mark.rollout)
-                .is_some_and(|held| held >= mark.attempt)
-        };
-        Ok(call.marks.iter().filter(held).cloned().collect())
+        self.take_marks(now, "Retire", call)?;
+        Ok(call.marks.clone())
+    }
+
+    /// Raises the marks of a call that is answered only when all of them hold. RETIRE_INCOMPLETE when the call's version is
+    /// older than the one held and a mark is not held: nobody can tell here whether it was dropped since by a Forget, or never
+    /// arrived. A reply of OK would say that it holds.
+    pub(super) fn take_marks(&mut self, now: Duration, what: &str, list: &MarkList) -> Result<(), Refusal> {
+        self.raise_marks(now, list);
+        let held = self.marks.version();
+        match list.marks.iter().find(|mark| !self.marks.holds(mark)) {
+            None => Ok(()),
+            Some(mark) => Err(Refusal::new(
+                Reason::RetireIncomplete,
+                format!(
+                    "{what} brings a mark of {} at version {}, and version {held} is held without it: send it once more with the version that the marks have now",
+                    mark.rollout, list.version
+                ),
+            )
+            .instance(&self.instance)
+            .with("rollout_id", &mark.rollout)
+            .with("marks_version", held)),
+        }
     }
 
     /// Whether the rollouts may be forgotten as far as this participant knows; its owner is asked as well. Replies those that a

@@ -216,10 +216,10 @@ fn marks_of_an_older_version_are_ignored_in_every_call_that_carries_them() {
     let mut rig = Rig::idle();
     rig.join(false, marks(9, &[])).unwrap();
     rig.join(false, marks(8, &[mark("a", 0)])).unwrap();
-    let held = rig
+    let late = rig
         .machine
         .retire(rig.now, &rig.fence, &marks(8, &[mark("a", 0)]));
-    assert_eq!(held, Ok(vec![]), "forgotten since: nothing to stop");
+    refused(late, Reason::RetireIncomplete);
     let old = belay_core::participant::Restore {
         marks: marks(8, &[mark("a", 0)]),
         ..restore(id(1), &[("b", 1)])

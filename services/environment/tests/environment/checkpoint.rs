@@ -242,7 +242,7 @@ async fn a_restored_episode_goes_on_from_its_boundary_when_its_run_comes() {
 }
 
 #[tokio::test]
-async fn the_next_checkpoint_saves_what_was_restored_and_not_claimed_yet() {
+async fn what_was_restored_waits_until_it_is_claimed_or_a_settle_drops_it() {
     let root = dir();
     let shard = checkpointed(&root).await;
     let fakes = Fakes::start().await;
@@ -258,4 +258,13 @@ async fn the_next_checkpoint_saves_what_was_restored_and_not_claimed_yet() {
     let status = server.control.status().await;
     assert_eq!((status.roots, status.unclaimed_restored), (1, 1));
     assert_eq!(fakes.calls(), Vec::<String>::new(), "nothing runs by itself");
+
+    let settled = server
+        .control
+        .settle_dropping("00000001-00000003", &episode("a", 1))
+        .await;
+    assert_eq!(settled.dropped, 1);
+    assert_eq!(server.control.status().await.unclaimed_restored, 0);
+    let late = done("a dropped attempt", server.run(run("a", 1))).await;
+    assert_eq!(late.expect_err("it is over").reason, Reason::StaleAttempt);
 }

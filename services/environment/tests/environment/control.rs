@@ -179,6 +179,22 @@ impl Control {
             .into_inner()
     }
 
+    /// The checkpoint is published; nobody has claimed the restored attempt.
+    pub async fn settle_dropping(&self, run: &str, left: &Episode) -> ck::SettleResponse {
+        let request = ck::SettleRequest {
+            fence: self.fence(),
+            checkpoint_id: run.into(),
+            outcome: ck::Outcome::Published.into(),
+            drop: vec![ck::Mark {
+                rollout_id: left.rollout.as_str().into(),
+                attempt: left.attempt,
+            }],
+            marks_version: self.next_version(),
+        };
+        let reply = self.client.clone().settle(request).await.expect("settle");
+        reply.into_inner()
+    }
+
     pub async fn retire(&self, rollout: &str, attempt: u32) -> ck::RetireResponse {
         let request = ck::RetireRequest {
             fence: self.fence(),

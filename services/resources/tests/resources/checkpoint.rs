@@ -140,6 +140,23 @@ async fn a_restore_beside_the_living_replaces_the_lower_attempt() {
     assert_eq!(server.counts().await, (2, 0));
 }
 
+/// What Settle drops is not held beside the next attempt, and is refused.
+#[tokio::test]
+async fn what_nobody_claimed_is_let_go_at_settle() {
+    let root = tempfile::tempdir().unwrap();
+    let (left, next) = (life("left", 0, 1), life("left", 1, 2));
+    let server = Server::counter(&root).await;
+    server.seed(&left).await.unwrap();
+    server.control.prepared().await;
+    server.control.commit(&[]).await;
+    server.control.resume(RUN, Decision::Keep).await;
+    server.control.durable().await;
+    server.control.settle_dropping(&[&left]).await;
+    assert_eq!(server.counts().await, (0, 0));
+    refused(server.add(&left, (0, 1), 1).await, Reason::StaleAttempt);
+    server.seed(&next).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_restore_that_is_abandoned_leaves_nothing() {
     let root = tempfile::tempdir().unwrap();

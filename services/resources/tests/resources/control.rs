@@ -118,12 +118,21 @@ impl Control {
 
     /// Published.
     pub async fn settle(&self) {
+        self.settle_dropping(&[]).await;
+    }
+
+    /// Published; of these restored episodes nobody has claimed any.
+    pub async fn settle_dropping(&self, lives: &[&Life]) {
+        let mark = |life: &&Life| ck::Mark {
+            rollout_id: life.episode.rollout.as_str().into(),
+            attempt: life.episode.attempt,
+        };
         let request = ck::SettleRequest {
             fence: self.fence(),
             checkpoint_id: RUN.into(),
             outcome: ck::Outcome::Published.into(),
-            drop: vec![],
-            marks_version: 0,
+            drop: lives.iter().map(mark).collect(),
+            marks_version: self.next_version(),
         };
         self.client.clone().settle(request).await.expect("settle");
     }

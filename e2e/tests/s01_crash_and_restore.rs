@@ -6,8 +6,7 @@ use belay_proto::{checkpoint::Standing, episode::Expect};
 
 use crate::world::{BOUND, World};
 
-/// Seen red: with the kept replies and boundaries dropped at restore (the policy model staged as if its record were empty) the
-/// restore is refused by the closure, and with `Expect::Fresh` instead the first call is made again and `calls` differs.
+/// Seen red: an agent that stages a restored session without its conversation asks for its first turn again, and the attempt ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_goes_on_from_its_last_boundary() {
     let mut world = World::start().await;

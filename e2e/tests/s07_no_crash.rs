@@ -10,8 +10,7 @@ use belay_proto::{
 
 use crate::world::{BOUND, World};
 
-/// Seen red: with the wait for an open mesh taken out of the policy model's reply, the agent's tool call waits at the
-/// resources server's door before Publish and `at_door` is 1.
+/// Seen red: with the wait for an open mesh taken out of the policy model's reply, no reply is held while the mesh is closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_reply_is_held_while_closed_and_the_generation_goes_on() {
     let world = World::start().await;

@@ -7,8 +7,7 @@ use belay_proto::episode::Expect;
 
 use crate::world::{BOUND, World};
 
-/// Seen red: with attempts handed out as "checkpointed + 1" in the plan, the second restore hands out attempt 1 again, and the
-/// assertion of attempt 2 fails.
+/// Seen red: with attempts handed out as "checkpointed + 1" in the plan, the second restore hands out attempt 1 again.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_goes_on_from_the_checkpoint_and_no_call_of_the_dead_run_is_in_its_lineage() {
     let mut world = World::start().await;

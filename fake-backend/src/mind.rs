@@ -5,10 +5,10 @@
 //!
 //! | rule | when | answer |
 //! | --- | --- | --- |
-//! | [`script`] | the last user's text begins with `script:` | the next step of the script |
-//! | [`counter`] | a tool `increment_counter`, and the user says `add N` or `get the count` | one `increment_counter` a turn in the order of the text, then `get_counter_value`, then a sentence with the count of its output |
-//! | [`synonyms`] | tools `get_synonym_value` and `extract_synonym_values`, and instructions that list synonyms | `get_synonym_value` for each synonym of the term in question, one a turn, then `extract_synonym_values`, then a sentence |
-//! | [`weather`] | a tool `get_weather` | one `get_weather` with the city that the user names, then a sentence with its output |
+//! | `script` | the last user's text begins with `script:` | the next step of the script |
+//! | `counter` | a tool `increment_counter`, and the user says `add N` or `get the count` | one `increment_counter` a turn in the order of the text, then `get_counter_value`, then a sentence with the count of its output |
+//! | `synonyms` | tools `get_synonym_value` and `extract_synonym_values`, and instructions that list synonyms | `get_synonym_value` for each synonym of the term in question, one a turn, then `extract_synonym_values`, then a sentence |
+//! | `weather` | a tool `get_weather` | one `get_weather` with the city that the user names, then a sentence with its output |
 //! | plain | otherwise | the beginning of the user's text, said back |
 
 mod counter;

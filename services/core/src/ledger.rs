@@ -46,7 +46,7 @@ pub struct TokenSpan {
     pub coordinate: Option<Coordinate>,
     /// How many were sampled.
     pub tokens: u32,
-    /// As [`token_digest`] of them.
+    /// As `token_digest` of them.
     pub digest: Digest,
     /// Which weights sampled which tokens; their sum is `tokens`.
     pub weights: Vec<WeightSpan>,
@@ -71,7 +71,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// As [`token_digest`]; `None` when there is not exactly one logprob for each sampled token.
+    /// As `token_digest`; `None` when there is not exactly one logprob for each sampled token.
     pub fn digest(&self) -> Option<Digest> {
         (self.sampled.len() == self.logprobs.len()).then(|| token_digest(self))
     }

@@ -16,7 +16,7 @@ use super::{
 
 impl Machine {
     /// Raises marks, all of which hold from now on: the driver stops their attempts and all earlier ones. RETIRE_INCOMPLETE
-    /// as in [`take_marks`](Self::take_marks).
+    /// where the version is older than one that is held, and a mark is not.
     pub fn retire(&mut self, now: Duration, fence: &Fence, call: &MarkList) -> Result<Vec<Mark>, Refusal> {
         self.pass_fence(now, fence)?;
         self.between_runs("Retire")?;

@@ -246,6 +246,7 @@ fn resources(common: ServerCommon, server: &ServerConfig, config: &MeshConfig) -
     resources.verify = server.verify;
     resources.effect_log.clone_from(&server.effect_log);
     resources.restore_seeds_anew = config.faults.restore_seeds_anew;
+    resources.work_asks.clone_from(&config.faults.work_asks);
     resources
 }
 

@@ -2,9 +2,7 @@
 
 use belay_fake_backend::ctl::Hold;
 use belay_proto::{
-    checkpoint::{
-        CheckpointRequest, CoordinatorStatusRequest, Phase, PublishRequest, checkpoint_response::Event,
-    },
+    checkpoint::{CheckpointRequest, Phase, PublishRequest, StatusResponse, checkpoint_response::Event},
     episode::{Expect, Kind},
 };
 
@@ -36,13 +34,13 @@ async fn the_reply_is_held_while_closed_and_the_generation_goes_on() {
     // The mesh is closed. The generation in flight was not stopped: it runs to its end, and its reply is held.
     world.ctl.release().await.unwrap();
     world.ctl.wait_finished(2, BOUND).await.unwrap();
-    let status = coordinator
-        .status(CoordinatorStatusRequest {})
-        .await
-        .unwrap()
-        .into_inner();
-    for participant in &status.participants {
-        let status = participant.status.as_ref().unwrap();
+    let held = |status: &StatusResponse| status.counts.get("held_replies") == Some(&1);
+    let statuses = world
+        .until("the reply is held", |all| {
+            all.iter().filter(|s| held(s)).count() == 1
+        })
+        .await;
+    for status in &statuses {
         assert_eq!(status.phase(), Phase::Committed, "{:?}", status.instance);
         assert_eq!(
             status.at_door, 0,
@@ -50,9 +48,8 @@ async fn the_reply_is_held_while_closed_and_the_generation_goes_on() {
             status.instance
         );
     }
-    let policy = status.participants.iter().filter_map(|p| p.status.as_ref());
-    let mut policy = policy.filter(|s| s.instance.as_ref().unwrap().kind() == Kind::PolicyModel);
-    assert_eq!(policy.next().unwrap().counts["held_replies"], 1);
+    let holder = statuses.iter().find(|status| held(status)).unwrap();
+    assert_eq!(holder.instance.as_ref().unwrap().kind(), Kind::PolicyModel);
     assert!(!running.is_finished());
     assert_eq!(world.calls("r").await, [(0, 0), (0, 1)]);
 

@@ -8,7 +8,7 @@ use belay_mesh::{channel::Channels, config::MeshConfig, status::IntoRefusal as _
 use belay_proto::{
     checkpoint::{
         CheckpointRequest, CoordinatorRestoreRequest, CoordinatorStatusRequest, Partition, PlannedEpisode,
-        Published, checkpoint_response, coordinator_restore_response,
+        Published, StatusResponse, checkpoint_response, coordinator_restore_response,
     },
     episode::{
         AcknowledgeRequest, Episode, Expect, GetTrajectoryRequest, RunRequest, RunResponse, TrajectoryRow,
@@ -227,6 +227,31 @@ impl World {
         };
         if tokio::time::timeout(Duration::from_secs(20), look).await.is_err() {
             panic!("still there: {:?}", LAST_LEFT.with(|last| last.take()));
+        }
+    }
+
+    /// Every server's own status.
+    pub async fn statuses(&self) -> Vec<StatusResponse> {
+        let mut coordinator = self.mesh.coordinator().unwrap();
+        let status = coordinator.status(CoordinatorStatusRequest {}).await.unwrap();
+        let participants = status.into_inner().participants.into_iter();
+        participants
+            .filter_map(|participant| participant.status)
+            .collect()
+    }
+
+    /// Waits until the statuses are as wanted.
+    pub async fn until(&self, what: &str, wanted: impl Fn(&[StatusResponse]) -> bool) -> Vec<StatusResponse> {
+        let deadline = tokio::time::Instant::now() + BOUND;
+        loop {
+            let statuses = self.statuses().await;
+            if wanted(&statuses) {
+                return statuses;
+            }
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "never: {what}; {statuses:?}"
+            );
         }
     }
 

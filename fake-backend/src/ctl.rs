@@ -11,6 +11,8 @@
 //! | `POST /_ctl/faults`, `GET` | [`Faults`]: replaces the list; an empty one ends all faults |
 //! | `POST /_ctl/weights`, `GET` | [`Weights`]: what samples from the next token on |
 //! | `POST /_ctl/effects`, `GET` | an [`Effect`], idempotent; the list of all |
+//! | `POST /_ctl/work/hold`, `/_ctl/work/release` | a [`WorkHold`]: tool calls or verifies of servers with `faults.work_asks` wait |
+//! | `GET /_ctl/work`, `GET /_ctl/work/wait?what=tool&waiting=n&timeout_ms=m` | a list of [`WorkRecord`]; true when so many wait |
 //! | `GET /_ctl/state` | [`BackendState`]: what is kept |
 //! | `POST /_ctl/reset` | frees what is held, clears faults, counters, call log and effect log; rows and calls in flight stay |
 
@@ -23,6 +25,7 @@ pub use crate::{
     faults::{Fault, FaultKind, Faults},
     holds::Hold,
     log::{CallRecord, Counts, RecordState},
+    work::{WorkHold, WorkKind, WorkRecord},
 };
 
 /// How many calls a release freed.
@@ -212,6 +215,47 @@ impl CtlClient {
                 counts: Box::new(waited.counts),
             })
         }
+    }
+
+    /// Tool calls or verifies wait from now on: those of the kind with `about` in what they are about.
+    pub async fn hold_work(&self, what: WorkKind, about: &str) -> Result<(), CtlError> {
+        let hold = WorkHold {
+            what,
+            about: about.into(),
+        };
+        self.post::<WorkHold>("/_ctl/work/hold", &hold).await.map(drop)
+    }
+
+    /// Frees what waits of the kind, and holds none from now on.
+    pub async fn release_work(&self, what: WorkKind) -> Result<(), CtlError> {
+        let body = serde_json::json!({ "what": what });
+        self.post::<serde_json::Value>("/_ctl/work/release", &body)
+            .await
+            .map(drop)
+    }
+
+    /// Waits until at least so many tool calls or verifies are held.
+    pub async fn wait_work(&self, what: WorkKind, at_least: usize, bound: Duration) -> Result<(), CtlError> {
+        let kind = match what {
+            WorkKind::Tool => "tool",
+            WorkKind::Verify => "verify",
+        };
+        let condition = format!("what={kind}&waiting={at_least}");
+        let path = format!("/_ctl/work/wait?{condition}&timeout_ms={}", bound.as_millis());
+        if self.get::<bool>(&path, bound + PATIENCE).await? {
+            return Ok(());
+        }
+        Err(CtlError::NotReached {
+            what: condition,
+            base: self.base.clone(),
+            bound,
+            counts: Box::new(self.counts().await?),
+        })
+    }
+
+    /// All tool calls and verifies that have asked.
+    pub async fn work(&self) -> Result<Vec<WorkRecord>, CtlError> {
+        self.get("/_ctl/work", PATIENCE).await
     }
 
     /// All model calls.

@@ -29,6 +29,7 @@ use crate::{
     log::{CallLog, CallRecord, Counts, RecordState},
     rows::RowStore,
     staging::Staging,
+    work::WorkGate,
 };
 
 /// What the engine is, and how it begins.
@@ -87,6 +88,7 @@ struct Inner {
     counts: watch::Sender<Counts>,
     /// How often the faults were replaced: whoever hangs by order waits for the next time.
     faults_replaced: watch::Sender<u64>,
+    work: WorkGate,
     samplers: TaskTracker,
     shutdown: CancellationToken,
 }
@@ -115,6 +117,7 @@ impl Engine {
             state: Mutex::new(state),
             counts: watch::Sender::new(Counts::default()),
             faults_replaced: watch::Sender::new(0),
+            work: WorkGate::default(),
             samplers: TaskTracker::new(),
             shutdown,
         }))
@@ -298,6 +301,11 @@ impl Engine {
         self.0.faults_replaced.subscribe()
     }
 
+    /// Work of servers that asks before it is done.
+    pub(crate) fn work(&self) -> &WorkGate {
+        &self.0.work
+    }
+
     /// Clears holds, faults, counters, the call log and the effect log. Calls in flight, rows and staged prefixes stay.
     pub fn reset(&self) {
         self.replace_faults(Faults::default());
@@ -307,5 +315,6 @@ impl Engine {
             state.log = CallLog::default();
             state.effects = EffectLog::default();
         });
+        self.0.work.reset();
     }
 }

@@ -39,6 +39,7 @@ mod sampling;
 mod serve;
 mod staging;
 pub mod tokens;
+pub mod work;
 mod worker;
 
 pub use engine::BackendConfig;

@@ -70,6 +70,9 @@ impl Spec {
                 address: address.into(),
                 model: None,
             };
+            if config.faults.work_asks.as_deref() == Some("engine") {
+                config.faults.work_asks = Some(format!("http://{address}/_ctl/work"));
+            }
             for server in config.servers.iter_mut().filter(|s| s.kind == Kind::Resources) {
                 server
                     .effect_log

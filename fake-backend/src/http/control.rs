@@ -21,6 +21,7 @@ use crate::{
     faults::Faults,
     holds::Hold,
     log::{CallRecord, Counts},
+    work::{Work, WorkHold, WorkKind, WorkRecord},
 };
 
 /// Longest wait of one call.
@@ -38,6 +39,10 @@ pub fn routes() -> Router<Engine> {
         .route("/_ctl/faults", post(set_faults).get(faults))
         .route("/_ctl/weights", post(set_weights).get(weights))
         .route("/_ctl/effects", post(add_effect).get(effects))
+        .route("/_ctl/work", post(ask_work).get(work))
+        .route("/_ctl/work/hold", post(hold_work))
+        .route("/_ctl/work/release", post(release_work))
+        .route("/_ctl/work/wait", get(wait_work))
         .route("/_ctl/state", get(state))
         .route("/_ctl/reset", post(reset))
 }
@@ -104,16 +109,21 @@ async fn held(State(engine): State<Engine>, Query(wanted): Query<Held>) -> Resul
     .await
 }
 
-async fn wait_until(
-    engine: &Engine,
-    timeout_ms: u64,
-    reached: impl Fn(&Counts) -> bool,
-) -> Result<Json<Waited>, HttpError> {
+fn bound(timeout_ms: u64) -> Result<Duration, HttpError> {
     let bound = Duration::from_millis(timeout_ms);
     if bound > LONGEST_WAIT {
         let rule = format!("is {timeout_ms}: it must be at most {}", LONGEST_WAIT.as_millis());
         return Err(BackendError::bad("timeout_ms", rule).into());
     }
+    Ok(bound)
+}
+
+async fn wait_until(
+    engine: &Engine,
+    timeout_ms: u64,
+    reached: impl Fn(&Counts) -> bool,
+) -> Result<Json<Waited>, HttpError> {
+    let bound = bound(timeout_ms)?;
     let mut counts = engine.counts();
     tokio::select! {
         _ = counts.wait_for(&reached) => {}
@@ -170,6 +180,56 @@ async fn add_effect(State(engine): State<Engine>, body: Bytes) -> Result<Json<Va
 
 async fn effects(State(engine): State<Engine>) -> Json<Vec<Effect>> {
     Json(engine.state().effects.all().to_vec())
+}
+
+async fn ask_work(State(engine): State<Engine>, body: Bytes) -> Result<Json<Value>, HttpError> {
+    let work: Work = read_json(&body)?;
+    tokio::select! {
+        () = engine.work().ask(work) => Ok(Json(json!({}))),
+        () = engine.shutdown().cancelled() => Err(BackendError::Stopping.into()),
+    }
+}
+
+async fn work(State(engine): State<Engine>) -> Json<Vec<WorkRecord>> {
+    Json(engine.work().records())
+}
+
+async fn hold_work(State(engine): State<Engine>, body: Bytes) -> Result<Json<WorkHold>, HttpError> {
+    let hold: WorkHold = read_json(&body)?;
+    engine.work().hold(hold.clone());
+    Ok(Json(hold))
+}
+
+/// Takes away the rules of a kind.
+#[derive(Deserialize)]
+struct ReleaseWork {
+    what: WorkKind,
+}
+
+async fn release_work(State(engine): State<Engine>, body: Bytes) -> Result<Json<Value>, HttpError> {
+    let release: ReleaseWork = read_json(&body)?;
+    engine.work().release(release.what);
+    Ok(Json(json!({})))
+}
+
+/// Answers when so many of the kind wait, or the bound is hit.
+#[derive(Deserialize)]
+struct WaitWork {
+    what: WorkKind,
+    waiting: usize,
+    timeout_ms: u64,
+}
+
+async fn wait_work(
+    State(engine): State<Engine>,
+    Query(wait): Query<WaitWork>,
+) -> Result<Json<bool>, HttpError> {
+    let bound = bound(wait.timeout_ms)?;
+    tokio::select! {
+        () = engine.work().until_waiting(wait.what, wait.waiting) => Ok(Json(true)),
+        () = tokio::time::sleep(bound) => Ok(Json(false)),
+        () = engine.shutdown().cancelled() => Err(BackendError::Stopping.into()),
+    }
 }
 
 async fn state(State(engine): State<Engine>) -> Json<BackendState> {

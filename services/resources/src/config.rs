@@ -18,6 +18,8 @@ pub struct ResourcesConfig {
     pub effect_log: Option<String>,
     /// A deliberate fault, for negative controls: a restored session is as it was seeded, without its saved state and replies.
     pub restore_seeds_anew: bool,
+    /// A deliberate fault: a URL that is asked before each tool call and each verify, and waited for.
+    pub work_asks: Option<String>,
 }
 
 impl ResourcesConfig {
@@ -30,6 +32,7 @@ impl ResourcesConfig {
             verify: None,
             effect_log: None,
             restore_seeds_anew: false,
+            work_asks: None,
         }
     }
 }

@@ -21,6 +21,14 @@ pub enum ResourcesError {
         /// What is wrong.
         source: reqwest::Error,
     },
+    /// The client that asks before work.
+    #[error("{url} cannot be asked: {source}; mend `faults.work_asks`")]
+    WorkAsks {
+        /// As it was configured.
+        url: String,
+        /// What is wrong.
+        source: reqwest::Error,
+    },
     /// Its ports.
     #[error(transparent)]
     Serve(#[from] ServeError),

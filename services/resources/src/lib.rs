@@ -7,12 +7,14 @@
 //! | [`environments`] | the built-in ones |
 //! | `resources` | a call in, a reply out: tool calls as tasks that outlive their callers |
 //! | `verifies`, `flight` | work that callers join |
+//! | `asking` | work that is held from outside, for tests |
 //! | `effects` | applied calls, told to a log outside the mesh |
 //! | `owner` | what a checkpoint, a restore and a retire mean here |
 //! | `record` | a session on disk |
 //!
 //! The rules are in `belay_core::sessions`.
 
+mod asking;
 pub mod config;
 mod effects;
 pub mod environment;

@@ -11,6 +11,7 @@ use belay_participant::Participant;
 use belay_proto::episode::resources_server::ResourcesServer;
 
 use crate::{
+    asking::Asking,
     config::ResourcesConfig,
     effects::EffectLog,
     environment::Environment,
@@ -27,10 +28,23 @@ pub async fn serve(
     shutdown: Shutdown,
 ) -> Result<(), ResourcesError> {
     match config.builtin.as_str() {
-        "counter" => serve_environment(config, Counter, listeners, shutdown).await,
-        "synonyms" => serve_environment(config, Synonyms, listeners, shutdown).await,
-        "weather" => serve_environment(config, Weather, listeners, shutdown).await,
+        "counter" => serve_asking(config, Counter, listeners, shutdown).await,
+        "synonyms" => serve_asking(config, Synonyms, listeners, shutdown).await,
+        "weather" => serve_asking(config, Weather, listeners, shutdown).await,
         _ => Err(ResourcesError::UnknownEnvironment { name: config.builtin }),
+    }
+}
+
+/// With the fault that its work asks first, if it is set.
+async fn serve_asking<E: Environment>(
+    config: ResourcesConfig,
+    environment: E,
+    listeners: Listeners,
+    shutdown: Shutdown,
+) -> Result<(), ResourcesError> {
+    match config.work_asks.clone() {
+        None => serve_environment(config, environment, listeners, shutdown).await,
+        Some(url) => serve_environment(config, Asking::new(environment, &url)?, listeners, shutdown).await,
     }
 }
 

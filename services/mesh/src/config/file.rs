@@ -277,6 +277,10 @@ pub struct TlsConfig {
 pub struct FaultsConfig {
     /// Resources servers restore a session as it was seeded, without its saved state and replies.
     pub restore_seeds_anew: bool,
+    /// A URL that resources servers ask before each tool call and each verify, and whose answer they wait for; `engine`: the
+    /// built-in engine's `/_ctl/work`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work_asks: Option<String>,
 }
 
 impl MeshConfig {

@@ -78,7 +78,7 @@ async fn of_task_files() {
     let world = World::start().await;
     let dir = tempfile::tempdir().unwrap();
     let (tasks, out) = (dir.path().join("tasks.jsonl"), dir.path().join("out.jsonl"));
-    let good = counter_task();
+    let good = counter_task("r");
     std::fs::write(&tasks, format!("{good}\n{{\"x\": 1}}\nnot json\n{good}\n")).unwrap();
     let run = [
         "rollout",
@@ -142,7 +142,7 @@ async fn of_run_calls() {
         task: task.to_owned().into(),
         ..Default::default()
     };
-    let good = counter_task();
+    let good = counter_task("r");
     for (request, reason, names) in [
         (request("a/b", "counter", &good), Reason::InvalidId, "a/b"),
         (request("a", "chess", &good), Reason::InvalidRequest, "counter"),

@@ -2,13 +2,18 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use belay_fake_backend::ctl::{CallRecord, CtlClient, RecordState};
+use belay_core::refusal::Refusal;
+use belay_fake_backend::{
+    ctl::{CallRecord, CtlClient, RecordState},
+    work::{WorkKind, WorkRecord},
+};
 use belay_local_mesh::{LocalMesh, Spec};
 use belay_mesh::{channel::Channels, config::MeshConfig, status::IntoRefusal as _};
 use belay_proto::{
     checkpoint::{
-        CheckpointRequest, CoordinatorRestoreRequest, CoordinatorStatusRequest, Partition, PlannedEpisode,
-        Published, StatusResponse, checkpoint_response, coordinator_restore_response,
+        CheckpointRequest, CoordinatorForgetRequest, CoordinatorRestoreRequest, CoordinatorRetireRequest,
+        CoordinatorStatusRequest, Mark, Partition, Phase, PlannedEpisode, Published, StatusResponse,
+        coordinator_restore_response,
     },
     episode::{
         AcknowledgeRequest, Episode, Expect, GetTrajectoryRequest, RunRequest, RunResponse, TrajectoryRow,
@@ -18,6 +23,8 @@ use belay_proto::{
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
+
+use crate::checkpointing::Checkpointing;
 
 pub const BOUND: Duration = Duration::from_secs(60);
 
@@ -89,14 +96,19 @@ impl World {
         EnvironmentClient::new(Channels::default().data(self.mesh.environment_address().unwrap()))
     }
 
-    /// Sends a Run in the background.
+    /// Sends a Run of the counter's task in the background.
     pub fn run(&self, rollout: &str, attempt: u32, expect: Expect) -> JoinHandle<Ran> {
+        self.run_on("counter", rollout, attempt, expect)
+    }
+
+    /// The same on a resources server of another name.
+    pub fn run_on(&self, server: &str, rollout: &str, attempt: u32, expect: Expect) -> JoinHandle<Ran> {
         let mut environment = self.environment();
         let request = RunRequest {
             episode: Some(episode(rollout, attempt)),
             expect: expect.into(),
-            environment: "counter".into(),
-            task: counter_task().into(),
+            environment: server.into(),
+            task: counter_task(rollout).into(),
             ..Default::default()
         };
         tokio::spawn(async move {
@@ -110,26 +122,49 @@ impl World {
 
     /// A checkpoint that must be published.
     pub async fn checkpoint(&self) -> (String, Published, Partition) {
-        use checkpoint_response::Event;
-        let mut coordinator = self.mesh.coordinator().unwrap();
-        let mut events = coordinator
-            .checkpoint(CheckpointRequest::default())
+        self.begin_checkpoint(CheckpointRequest::default())
             .await
-            .unwrap()
-            .into_inner();
-        let mut whole = Partition::default();
-        while let Some(message) = events.message().await.unwrap() {
-            match message.event {
-                Some(Event::Partition(partition)) => {
-                    whole.entries.extend(partition.entries);
-                    whole.restarts.extend(partition.restarts);
-                }
-                Some(Event::Published(published)) => return (message.checkpoint_id, published, whole),
-                Some(Event::Abandoned(abandoned)) => panic!("abandoned: {abandoned:?}"),
-                _ => {}
-            }
-        }
-        panic!("the stream ended without an end");
+            .published()
+            .await
+    }
+
+    /// A checkpoint that goes on as its events are taken.
+    pub async fn begin_checkpoint(&self, request: CheckpointRequest) -> Checkpointing {
+        let mut coordinator = self.mesh.coordinator().unwrap();
+        Checkpointing::new(coordinator.checkpoint(request).await.unwrap().into_inner())
+    }
+
+    /// Retires an attempt; nothing may be left running.
+    pub async fn retire(&self, rollout: &str, attempt: u32) {
+        let request = CoordinatorRetireRequest {
+            marks: vec![Mark {
+                rollout_id: rollout.into(),
+                attempt,
+            }],
+            ..Default::default()
+        };
+        let mut coordinator = self.mesh.coordinator().unwrap();
+        let retired = coordinator.retire(request).await.unwrap().into_inner();
+        assert_eq!(retired.unfinished, [], "everything of it has stopped");
+        assert_eq!(retired.next, [episode(rollout, attempt + 1)]);
+    }
+
+    /// Forgets a rollout: how many marks were dropped.
+    pub async fn forget(&self, rollout: &str) -> u64 {
+        let request = CoordinatorForgetRequest {
+            rollout_ids: vec![rollout.into()],
+        };
+        let mut coordinator = self.mesh.coordinator().unwrap();
+        coordinator.forget(request).await.unwrap().into_inner().forgotten
+    }
+
+    /// Waits until a server is there again and every server is in this phase.
+    pub async fn until_all_are(&self, phase: Phase) {
+        let servers = self.mesh.addresses().count();
+        self.until("every server is in the phase", |all| {
+            all.len() == servers && all.iter().all(|status| status.phase() == phase)
+        })
+        .await;
     }
 
     /// A restore of the newest checkpoint that must succeed: its plan.
@@ -202,19 +237,32 @@ impl World {
             .collect()
     }
 
-    /// Acknowledges, and waits until every server is IDLE with nothing left of it.
-    pub async fn acknowledge_and_see_nothing_left(&self, rollout: &str, attempt: u32) {
+    /// How often a rollout was verified.
+    pub async fn verifies(&self, rollout: &str) -> usize {
+        let of_it = format!("\"rollout\":\"{rollout}\"");
+        let records = self.ctl.work().await.unwrap();
+        let verify =
+            |record: &&WorkRecord| record.work.what == WorkKind::Verify && record.work.about.contains(&of_it);
+        records.iter().filter(verify).count()
+    }
+
+    /// Acknowledges a result that is there.
+    pub async fn free(&self, rollout: &str, attempt: u32) {
         let request = AcknowledgeRequest {
             episodes: vec![episode(rollout, attempt)],
         };
-        let freed = self
-            .environment()
-            .acknowledge(request)
-            .await
-            .unwrap()
-            .into_inner()
-            .freed;
-        assert_eq!(freed, 1, "one result was there to be freed");
+        let freed = self.environment().acknowledge(request).await.unwrap();
+        assert_eq!(freed.into_inner().freed, 1, "one result was there to be freed");
+    }
+
+    /// Acknowledges, and waits until every server is IDLE with nothing left of it.
+    pub async fn acknowledge_and_see_nothing_left(&self, rollout: &str, attempt: u32) {
+        self.free(rollout, attempt).await;
+        self.see_nothing_left().await;
+    }
+
+    /// Waits until every server is IDLE and holds nothing.
+    pub async fn see_nothing_left(&self) {
         let look = async {
             loop {
                 let left = self.left().await;
@@ -255,7 +303,8 @@ impl World {
         }
     }
 
-    /// What servers hold or are in beside IDLE. An acknowledged fact, and marks, stay until they are forgotten.
+    /// What servers hold or are in beside IDLE. That an attempt was acknowledged, failed or was retired, and marks,
+    /// stay until the rollout is forgotten.
     async fn left(&self) -> BTreeMap<String, String> {
         let mut coordinator = self.mesh.coordinator().unwrap();
         let status = coordinator
@@ -274,13 +323,27 @@ impl World {
                 left.insert(format!("{name} unclaimed"), status.unclaimed_restored.to_string());
             }
             for (what, n) in status.counts {
-                if n > 0 && what != "acknowledged" {
+                let fact = matches!(what.as_str(), "acknowledged" | "failed" | "retired");
+                if n > 0 && !fact {
                     left.insert(format!("{name} {what}"), n.to_string());
                 }
             }
         }
         left
     }
+}
+
+/// The result of a Run that must be good.
+pub async fn good(run: JoinHandle<Ran>) -> RunResponse {
+    let result = run.await.unwrap().unwrap();
+    assert_eq!(result.reward, 1.0);
+    assert_eq!((result.model_calls, result.tool_calls), (4, 3));
+    result
+}
+
+/// The refusal of a Run that must be refused.
+pub async fn refused(run: JoinHandle<Ran>) -> Refusal {
+    run.await.unwrap().expect_err("it must be refused")
 }
 
 thread_local! {
@@ -296,7 +359,7 @@ pub fn episode(rollout: &str, attempt: u32) -> Episode {
 }
 
 /// Four model calls, three tool calls; the reward needs each of the two increments once.
-pub fn counter_task() -> String {
+pub fn counter_task(rollout: &str) -> String {
     let tool = |name: &str, properties| json!({"type": "function", "name": name, "parameters": {"type": "object", "properties": properties}});
     json!({
         "responses_create_params": {
@@ -306,7 +369,7 @@ pub fn counter_task() -> String {
                 tool("get_counter_value", json!({})),
             ],
         },
-        "initial_count": 3, "expected_count": 6,
+        "initial_count": 3, "expected_count": 6, "rollout": rollout,
     })
     .to_string()
 }

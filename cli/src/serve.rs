@@ -1,7 +1,7 @@
 //! `belay serve`: one server of a mesh in this process.
 
 use crate::show::say;
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
 use belay_agent::AgentConfig;
@@ -20,6 +20,7 @@ use belay_mesh::{
 use belay_participant::ServerCommon;
 use belay_policy_model::{EngineConfig, OpenAiConfig, PolicyModelConfig};
 use belay_resources::ResourcesConfig;
+use belay_store::{fs::RealFs, testing::FailingFs};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use tokio::{
@@ -210,6 +211,14 @@ async fn participant(kind: Kind, args: ParticipantArgs) -> anyhow::Result<()> {
     common.standalone = args.standalone;
     common.patience = Duration::from_secs(config.limits.patience_seconds);
     common.tls = tls(&config)?;
+    if let Some(full) = config
+        .faults
+        .full_disk
+        .as_ref()
+        .filter(|full| full.instance == common.instance)
+    {
+        common.file_system = Arc::new(FailingFs::full_while(RealFs, &full.while_exists));
+    }
     match kind {
         Kind::Environment => {
             let mut environment = EnvironmentConfig::new(common);

@@ -1,6 +1,10 @@
 //! The decision of a checkpoint, and telling it.
 
-use belay_core::{coordinator::checkpoint_run::Done, ids::Instance, parts::Mark};
+use belay_core::{
+    coordinator::checkpoint_run::{Done, Failure},
+    ids::Instance,
+    parts::Mark,
+};
 use belay_proto::checkpoint as pb;
 use belay_store::{Decided, Published};
 
@@ -44,12 +48,12 @@ impl Driver {
     }
 
     /// Links a tombstone; where the root cannot take it, it is owed. Whoever finds the name taken follows what it says.
-    pub(super) async fn bury(&mut self) -> Done {
-        let why = "the run failed after the servers had opened again";
+    pub(super) async fn bury(&mut self, failure: &Failure) -> Done {
+        let why = format!("it failed in {}: {}", failure.stage, failure.refusal);
         match self
             .coordinator
             .catalogue
-            .bury(self.id, self.coordinator.epoch, why)
+            .bury(self.id, self.coordinator.epoch, &why)
             .await
         {
             Ok(Published::Won) => Done::NameIsTombstone,

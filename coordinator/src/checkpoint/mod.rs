@@ -210,7 +210,7 @@ impl Driver {
                 self.abandon(&on).await;
                 Done::Ok
             }
-            Step::Bury => self.bury().await,
+            Step::Bury { why } => self.bury(&why).await,
             Step::Discard { on, abandon_first } => {
                 self.abandon(&abandon_first).await;
                 if let Err(error) = self.record(Outcome::Discarded, Vec::new()).await {

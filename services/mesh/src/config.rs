@@ -9,8 +9,8 @@ mod tests;
 use std::{io::Write as _, path::Path};
 
 pub use file::{
-    ConfigError, CoordinatorAt, Engine, FaultsConfig, Limits, MeshConfig, ReplicaAddress, ServerConfig,
-    TlsConfig,
+    ConfigError, CoordinatorAt, Engine, FaultsConfig, FullDisk, Limits, MeshConfig, ReplicaAddress,
+    ServerConfig, TlsConfig,
 };
 pub use resolved::{ResolvedMember, ResolvedMesh};
 

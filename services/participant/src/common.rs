@@ -8,6 +8,7 @@ use belay_mesh::{
     server::MeshServer,
     tls::Tls,
 };
+use belay_store::fs::{FileSystem, RealFs};
 
 use crate::{
     gate::{Gate, GateOptions},
@@ -40,6 +41,8 @@ pub struct ServerCommon {
     pub patience: Duration,
     /// TLS on its ports and to its peers; plain text where it is unset.
     pub tls: Option<Tls>,
+    /// Where the root lies.
+    pub file_system: Arc<dyn FileSystem>,
 }
 
 impl ServerCommon {
@@ -54,6 +57,7 @@ impl ServerCommon {
             standalone: false,
             patience: DEFAULT_PATIENCE,
             tls: None,
+            file_system: Arc::new(RealFs),
         }
     }
 
@@ -81,6 +85,7 @@ impl ServerCommon {
             record_limit: self.record_limit,
             standalone: self.standalone,
             on_serving: Arc::new(move |serving| health.set(serving)),
+            file_system: self.file_system.clone(),
             ..ParticipantOptions::new(&self.root, &self.deployment)
         };
         (server, options)

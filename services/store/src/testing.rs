@@ -74,7 +74,12 @@ struct State {
 pub struct FailingFs {
     inner: Arc<dyn FileSystem>,
     state: Arc<Mutex<State>>,
+    /// While it is there, the disk is full.
+    full_while: Option<PathBuf>,
 }
+
+/// What a full disk says.
+const ENOSPC: i32 = 28;
 
 impl FailingFs {
     /// Fails nothing yet.
@@ -82,6 +87,15 @@ impl FailingFs {
         Self {
             inner: Arc::new(inner),
             state: Arc::default(),
+            full_while: None,
+        }
+    }
+
+    /// A disk that is full (ENOSPC for each write) as long as this path exists, so that another process can fill and clear it.
+    pub fn full_while(inner: impl FileSystem, path: impl Into<PathBuf>) -> Self {
+        Self {
+            full_while: Some(path.into()),
+            ..Self::new(inner)
         }
     }
 
@@ -127,6 +141,9 @@ impl FailingFs {
     }
 
     fn step(&self, op: Op) -> io::Result<()> {
+        if op == Op::Write && self.full_while.as_ref().is_some_and(|path| path.exists()) {
+            return Err(io::Error::from_raw_os_error(ENOSPC));
+        }
         let mut state = self.lock();
         let count = state.counts.entry(op).or_default();
         let this = *count;

@@ -313,7 +313,7 @@ impl CheckpointRun {
                 drop: self.partition.dropped(),
             },
             State::Abandoning(_) => Step::Abandon { on: all() },
-            State::Burying(_) => Step::Bury,
+            State::Burying(failure) => Step::Bury { why: failure.clone() },
             State::Discarding(_) => Step::Discard {
                 on: all(),
                 abandon_first: self

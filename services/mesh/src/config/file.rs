@@ -281,6 +281,19 @@ pub struct FaultsConfig {
     /// built-in engine's `/_ctl/work`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_asks: Option<String>,
+    /// A server's disk is full while a path exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full_disk: Option<FullDisk>,
+}
+
+/// A deliberate fault: writes of one server's checkpoints fail for want of space.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FullDisk {
+    /// The server: `kind/name/replica`.
+    pub instance: Instance,
+    /// As long as this exists.
+    pub while_exists: PathBuf,
 }
 
 impl MeshConfig {

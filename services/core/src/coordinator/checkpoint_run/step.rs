@@ -59,7 +59,10 @@ pub enum Step {
         on: Vec<Instance>,
     },
     /// Link a tombstone, or write down that it is owed.
-    Bury,
+    Bury {
+        /// What the tombstone says.
+        why: Failure,
+    },
     /// Settle DISCARDED on all; those that may not have been kept are sent ABANDON first. What does not answer is settled later.
     Discard {
         /// Everyone.

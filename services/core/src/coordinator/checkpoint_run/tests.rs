@@ -95,7 +95,7 @@ fn well(step: &Step) -> Done {
             failure: None,
         },
         Step::Publish => Done::NameIsCheckpoint,
-        Step::Bury => Done::NameIsTombstone,
+        Step::Bury { .. } => Done::NameIsTombstone,
         _ => Done::Ok,
     }
 }
@@ -113,7 +113,7 @@ fn name(step: &Step) -> &'static str {
         Step::Record => "record",
         Step::Settle { .. } => "settle",
         Step::Abandon { .. } => "abandon",
-        Step::Bury => "bury",
+        Step::Bury { .. } => "bury",
         Step::Discard { .. } => "discard",
         Step::End(Ending::Published) => "published",
         Step::End(Ending::Abandoned(_)) => "abandoned",
@@ -255,7 +255,7 @@ fn whoever_finds_the_name_taken_follows_it() {
     // The link was made, its answer was an error: the burial finds the checkpoint.
     let (_, steps) = run(|step| match step {
         Step::Publish => Some(failed()),
-        Step::Bury => Some(Done::NameIsCheckpoint),
+        Step::Bury { .. } => Some(Done::NameIsCheckpoint),
         _ => None,
     });
     let names = names(&steps);
@@ -279,7 +279,7 @@ fn random_faults_never_break_the_order() {
             let wrong = dice.one_in(odds);
             let done = match (wrong, step) {
                 (true, Step::Publish) => [failed(), Done::NameIsTombstone][dice.below(2) as usize].clone(),
-                (true, Step::Bury) => Done::NameIsCheckpoint,
+                (true, Step::Bury { .. }) => Done::NameIsCheckpoint,
                 (true, Step::Keep { on }) => Done::Kept {
                     kept: on[1..].to_vec(),
                     failure: Some((on[0].clone(), refusal())),
@@ -292,8 +292,8 @@ fn random_faults_never_break_the_order() {
                 (false, _) => well(step),
             };
             match (step, &done) {
-                (Step::Publish | Step::Bury, Done::NameIsCheckpoint) => linked = Some(true),
-                (Step::Publish | Step::Bury, Done::NameIsTombstone) => linked = Some(false),
+                (Step::Publish | Step::Bury { .. }, Done::NameIsCheckpoint) => linked = Some(true),
+                (Step::Publish | Step::Bury { .. }, Done::NameIsTombstone) => linked = Some(false),
                 (Step::Prepare { on, .. }, Done::Prepared(_))
                 | (Step::Commit { on, .. }, Done::Committed(_))
                 | (Step::Keep { on }, Done::Kept { failure: None, .. })

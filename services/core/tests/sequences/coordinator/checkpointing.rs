@@ -164,7 +164,7 @@ impl World {
                 self.owe(id, &run.pinned, &Control::Resume(id, Decision::Abandon));
                 Done::Ok
             }
-            Step::Bury => match self.bury(id) {
+            Step::Bury { .. } => match self.bury(id) {
                 true => Done::NameIsTombstone,
                 false => Done::NameIsCheckpoint,
             },

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("belay: {error:#}");
+            eprintln!("belay: {}", show::causes(&error));
             ExitCode::FAILURE
         }
     }

@@ -54,6 +54,18 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
+/// An error and its causes in one line. A cause that an error already tells in its own words is not told again.
+pub fn causes(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !line.contains(&cause) {
+            let between = if line.is_empty() { "" } else { ": " };
+            line += &format!("{between}{cause}");
+        }
+    }
+    line
+}
+
 /// A count with its noun: `1 episode`, `64 episodes`.
 pub fn count(n: u64, noun: &str) -> String {
     if n == 1 {
@@ -76,6 +88,15 @@ pub fn table<const N: usize>(header: [&str; N]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = std::io::Error::other("no space");
+        let told = anyhow::Error::new(cause).context("cannot write x (no space); free some");
+        assert_eq!(causes(&told), "cannot write x (no space); free some");
+        let told = anyhow::Error::msg("no space").context("cannot write x");
+        assert_eq!(causes(&told), "cannot write x: no space");
+    }
 
     #[test]
     fn figures_read_well() {

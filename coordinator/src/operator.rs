@@ -116,7 +116,7 @@ pub async fn controller_state(
         None => Err(Refusal::new(
             Reason::InvalidCheckpoint,
             format!(
-                "checkpoint {id} is not in {}: `belay checkpoints ls` lists what is",
+                "checkpoint {id} is not in {}: name one that is there, or none for the newest",
                 directory.display()
             ),
         )

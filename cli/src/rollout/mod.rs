@@ -140,14 +140,13 @@ pub async fn run(args: RolloutArgs) -> anyhow::Result<ExitCode> {
             show::count(finished, "result"),
             progress.rate()
         );
-        for (n, what) in [
-            (skipped as u64, "skipped"),
-            (failed, "failed"),
-            (bad_rows as u64, "bad rows"),
-        ] {
+        for (n, what) in [(skipped as u64, "skipped"), (failed, "failed")] {
             if n > 0 {
                 text += &format!(", {n} {what}");
             }
+        }
+        if bad_rows > 0 {
+            text += &format!(", {}", show::count(bad_rows as u64, "bad row"));
         }
         say!("{text}; in {}", args.out.display());
         if interrupted {

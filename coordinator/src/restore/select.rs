@@ -69,7 +69,7 @@ pub(super) async fn select(coordinator: &Coordinator, which: &Which) -> Result<C
     Err(Refusal::new(
         Reason::InvalidCheckpoint,
         format!(
-            "checkpoint {id} {state} in {}: {there}; `belay checkpoints ls` lists all",
+            "checkpoint {id} {state} in {}: {there}; name one that is there, or none for the newest",
             directory.display()
         ),
     )

@@ -98,6 +98,34 @@ pub async fn run(args: CheckpointArgs) -> anyhow::Result<ExitCode> {
     ))
 }
 
+/// A line for each reason, with the first of its episodes.
+fn not_saved(restarts: &[Value]) -> Vec<String> {
+    const NAMED: usize = 5;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut by_reason: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for restart in restarts {
+        let episode = format!("{} attempt {}", text(&restart["rollout_id"]), restart["attempt"]);
+        by_reason
+            .entry(text(&restart["reason"]))
+            .or_default()
+            .push(episode);
+    }
+    let line = |(reason, episodes): (String, Vec<String>)| {
+        let named = episodes
+            .iter()
+            .take(NAMED)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", ");
+        let more = match episodes.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more (--json names all)"),
+        };
+        format!("not saved, {reason}: {named}{more}")
+    };
+    by_reason.into_iter().map(line).collect()
+}
+
 impl Story {
     fn take(&mut self, partition: Partition) {
         for entry in &partition.entries {
@@ -128,8 +156,8 @@ fn report_published(args: &CheckpointArgs, story: &Story, published: &Published)
             })
         );
     } else {
-        for restart in &story.restarts {
-            say!("not saved: {restart}");
+        for line in not_saved(&story.restarts) {
+            say!("{line}");
         }
         say!(
             "checkpoint {}: {} saved, {} not saved, {}; the mesh stood still for {}, {} in all\n{}",
@@ -203,5 +231,25 @@ fn standing_name(standing: Standing) -> &'static str {
         Standing::LeftOut => "left_out",
         Standing::Retired => "retired",
         Standing::Failed => "failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_saved_is_told_by_reason() {
+        let restart =
+            |n: u32, reason: &str| json!({"rollout_id": format!("r{n}"), "attempt": 0, "reason": reason});
+        let restarts: Vec<Value> = (0..7).map(|n| restart(n, "b")).chain([restart(9, "a")]).collect();
+        let lines = not_saved(&restarts);
+        assert_eq!(lines[0], "not saved, a: r9 attempt 0");
+        assert!(
+            lines[1].ends_with("r4 attempt 0 and 2 more (--json names all)"),
+            "{}",
+            lines[1]
+        );
+        assert_eq!(lines.len(), 2);
     }
 }

@@ -35,7 +35,7 @@ async fn checkpoint_of_both() -> (World, JoinHandle<Ran>, JoinHandle<Ran>) {
     (world, saved, restart)
 }
 
-/// Seen red: with the restart put into Commit's scope, the commit is refused (RESTART_IN_SCOPE).
+/// Seen red: with the server's `mode` ignored, both are saved.
 #[tokio::test(flavor = "multi_thread")]
 async fn s14_after_a_crash_the_saved_goes_on_and_the_restart_starts_over() {
     let (mut world, saved, restart) = checkpoint_of_both().await;

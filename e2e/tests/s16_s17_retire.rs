@@ -9,7 +9,7 @@ use belay_proto::{
 
 use crate::world::{BOUND, World, good, refused};
 
-/// Seen red: with the agent's loops left running at a retire, the call of turn 1 is not cancelled.
+/// Seen red: with the agent's loops left running, the retire names what is unfinished.
 #[tokio::test(flavor = "multi_thread")]
 async fn s16_everything_of_it_stops_and_a_duplicate_is_refused_until_it_is_forgotten() {
     let world = World::start().await;

@@ -8,7 +8,7 @@ use belay_proto::{
 
 use crate::world::{BOUND, World, good};
 
-/// Seen red: with a second Run that starts a life of its own, the executions differ.
+/// Seen red: with a second Run of a live attempt refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_is_joined_to_one_execution() {
     let mut world = World::start().await;

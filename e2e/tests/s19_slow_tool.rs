@@ -28,7 +28,7 @@ async fn its_reply_arrives_and_its_effect_is_one(world: &World, running: JoinHan
     world.acknowledge_and_see_nothing_left("r", 0).await;
 }
 
-/// Seen red: with tools that are not counted as work, the checkpoint is published.
+/// Seen red: with permits that count for nothing, the checkpoint is published.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_checkpoint_names_it_and_ends_at_its_timeout() {
     let (world, running) = in_its_first_tool().await;

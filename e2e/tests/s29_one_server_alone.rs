@@ -49,7 +49,6 @@ async fn agent() {
     killed_alone("agent/default/0").await;
 }
 
-/// Seen red: with a session made anew where one is not held, the reward is 0.0 with status OK.
 #[tokio::test(flavor = "multi_thread")]
 async fn resources() {
     killed_alone("resources/counter/0").await;

@@ -6,7 +6,7 @@ use belay_proto::episode::Expect;
 
 use crate::world::{BOUND, World, good, refused};
 
-/// Seen red: with a mesh that opens by itself where there is a checkpoint, the late Run starts from scratch.
+/// Seen red: with a mesh that opens by itself where there is a checkpoint, it does not wait for the restore.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_mesh_opens_by_the_restore_only() {
     let mut world = World::start().await;

@@ -61,7 +61,7 @@ async fn without_a_crash() {
     world.see_nothing_left().await;
 }
 
-/// Seen red: with the environment's boundary saved as it was when Prepare came, `quick` is verified again.
+/// Seen red: with the verdict left out of the environment's record, `quick` is verified again.
 #[tokio::test(flavor = "multi_thread")]
 async fn with_a_crash() {
     let (mut world, quick, slow) = checkpoint_with_one_that_finishes().await;

@@ -59,7 +59,6 @@ async fn the_mark_holds(world: &World) {
     good(world.run("r", 0, Expect::Fresh)).await;
 }
 
-/// Seen red: with Join sent without marks, the late Run starts.
 #[tokio::test(flavor = "multi_thread")]
 async fn s17_after_a_crash_with_a_restore() {
     let mut world = World::start().await;
@@ -76,6 +75,7 @@ async fn s17_after_a_crash_with_a_restore() {
     the_mark_holds(&world).await;
 }
 
+/// Seen red: with Join sent without marks, the late Run starts.
 #[tokio::test(flavor = "multi_thread")]
 async fn s17_after_a_crash_without_a_restore() {
     let mut world = World::start().await;

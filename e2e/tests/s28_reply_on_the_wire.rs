@@ -7,7 +7,7 @@ use crate::world::{BOUND, World, good};
 
 /// `slow` keeps its agent from being PREPARED; by then the policy model is closed, and the call of `r` ends there.
 ///
-/// Seen red: with kept replies left out of the policy model's record, the second call is sampled again.
+/// Seen red: with kept replies left out of the policy model's record, the restored attempt ends (OPERATION_PAST).
 #[tokio::test(flavor = "multi_thread")]
 async fn the_restored_agent_gets_that_reply_and_nothing_is_sampled_again() {
     let mut world = World::start_with(|config| config.faults.work_asks = Some("engine".into())).await;

@@ -12,7 +12,7 @@ use crate::{
     world::{BOUND, World, good},
 };
 
-/// Seen red: with roots published without their parts (a closure that finds all whole), the restore brings back what cannot run.
+/// Seen red: with roots published without their parts (a closure that finds all whole), the checkpoint holds both.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_whole_is_a_restart_that_names_what_is_missing() {
     let mut world = World::start().await;

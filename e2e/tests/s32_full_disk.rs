@@ -25,7 +25,7 @@ fn files(dir: &Path) -> Vec<String> {
     here.chain(dirs.iter().flat_map(|dir| self::files(dir))).collect()
 }
 
-/// Seen red: with Await that takes a failed write for a durable one, the checkpoint is published.
+/// Seen red: with Await that takes a failed write for a durable one, it fails at publish only, and with another reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_published_and_the_next_checkpoint_works() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,10 @@
 //! A mesh for one test, and what scenarios do to it. Nothing here waits for a time: each wait is for a condition, with a bound.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU8, Ordering},
+    time::Duration,
+};
 
 use belay_core::refusal::Refusal;
 use belay_fake_backend::{
@@ -8,7 +12,11 @@ use belay_fake_backend::{
     work::{WorkKind, WorkRecord},
 };
 use belay_local_mesh::{LocalMesh, Spec};
-use belay_mesh::{channel::Channels, config::MeshConfig, status::IntoRefusal as _};
+use belay_mesh::{
+    channel::Channels,
+    config::{MeshConfig, ReplicaAddress},
+    status::IntoRefusal as _,
+};
 use belay_proto::{
     checkpoint::{
         CheckpointRequest, CoordinatorForgetRequest, CoordinatorRestoreRequest, CoordinatorRetireRequest,
@@ -63,6 +71,7 @@ impl World {
             ..MeshConfig::default()
         };
         change(&mut config);
+        own_address(&mut config);
         let mesh = LocalMesh::up(Spec::new(BELAY, dir.path().join("mesh"), config))
             .await
             .unwrap();
@@ -349,6 +358,29 @@ pub async fn refused(run: JoinHandle<Ran>) -> Refusal {
 thread_local! {
     /// For the message of a wait whose bound was hit.
     static LAST_LEFT: std::cell::RefCell<BTreeMap<String, String>> = const { std::cell::RefCell::new(BTreeMap::new()) };
+}
+
+/// Each mesh listens on a loopback address of its own, so that nobody takes the port of a server that was killed and is about to
+/// be back. Only Linux has all of 127.0.0.0/8.
+fn own_address(config: &mut MeshConfig) {
+    static MESHES: AtomicU8 = AtomicU8::new(1);
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let address = format!(
+        "127.{}.{low}.{}:0",
+        high.max(1),
+        MESHES.fetch_add(1, Ordering::Relaxed)
+    );
+    for server in &mut config.servers {
+        let replica = || ReplicaAddress {
+            data: address.clone(),
+            control: address.clone(),
+        };
+        server.addresses = (0..server.replicas).map(|_| replica()).collect();
+    }
+    config.coordinator.address = address;
 }
 
 pub fn episode(rollout: &str, attempt: u32) -> Episode {

@@ -93,7 +93,8 @@ impl LocalMesh {
         self.died.subscribe()
     }
 
-    /// Starts every server that does not run, on the addresses that it had, and the coordinator after them.
+    /// Starts every server that does not run, and the coordinator after them: on the addresses that they had, or on others where
+    /// somebody has taken those meanwhile. The coordinator reads where everybody is when it starts.
     pub async fn start_servers(&mut self) -> Result<(), LocalMeshError> {
         self.spec
             .write_config(self.backend.as_ref().map(|b| b.address.as_str()))?;
@@ -104,8 +105,9 @@ impl LocalMesh {
                 continue;
             }
             let at = old.map(|server| (server.data.clone(), server.control.clone()));
-            let (launch, died) = (self.spec.server(&instance, at.as_ref()), self.died.clone());
-            starting.spawn(async move { (instance, start(&launch, died, at.is_some()).await) });
+            let there = at.as_ref().map(|at| self.spec.server(&instance, Some(at)));
+            let (anywhere, died) = (self.spec.server(&instance, None), self.died.clone());
+            starting.spawn(async move { (instance, start_there_or(there, anywhere, died).await) });
         }
         while let Some(started) = starting.join_next().await {
             let (instance, started) = started.map_err(|error| LocalMeshError::Unknown(error.to_string()))?;
@@ -154,8 +156,9 @@ impl LocalMesh {
         }
         let at = self.coordinator.as_ref().map(|c| c.address.clone());
         self.write_mesh_file(at.clone().unwrap_or_default())?;
-        let launch = self.spec.coordinator(at.as_deref());
-        let (process, ready) = start(&launch, self.died.clone(), at.is_some()).await?;
+        let there = at.as_deref().map(|at| self.spec.coordinator(Some(at)));
+        let anywhere = self.spec.coordinator(None);
+        let (process, ready) = start_there_or(there, anywhere, self.died.clone()).await?;
         let Ready::Coordinator {
             coordinator: address, ..
         } = ready
@@ -341,6 +344,21 @@ async fn start(
             started => return started,
         }
     }
+}
+
+/// Starts a process where it was, or anywhere when it cannot be there.
+async fn start_there_or(
+    there: Option<Launch>,
+    anywhere: Launch,
+    died: broadcast::Sender<Died>,
+) -> Result<(Process, Ready), LocalMeshError> {
+    if let Some(there) = there {
+        match start(&there, died.clone(), true).await {
+            Err(LocalMeshError::EndedEarly { .. }) => {}
+            started => return started,
+        }
+    }
+    start(&anywhere, died, false).await
 }
 
 fn unexpected(label: &str, ready: &Ready, process: &Process) -> LocalMeshError {

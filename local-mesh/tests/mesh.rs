@@ -18,13 +18,14 @@ while [ $# -gt 0 ]; do
     case $1 in
         --name) name=$2 ;;
         --replica) replica=$2 ;;
-        --data) data=$2 ;;
+        --data) data=$2; given=1 ;;
         --control) control=$2 ;;
         --listen) data=$2 ;;
     esac
     shift
 done
 [ "$FAIL" = "$kind" ] && { echo "belay: no $kind today" >&2; exit 1; }
+[ "$TAKEN" = "$kind" ] && [ -n "$given" ] && { echo "belay: $data is taken" >&2; exit 1; }
 case $kind in
     fake-backend) echo "{\"backend\":\"$data\",\"pid\":$$}" ;;
     coordinator) echo "{\"coordinator\":\"$control\",\"pid\":$$}" ;;
@@ -131,6 +132,32 @@ async fn one_that_cannot_start_is_named_with_its_last_line_and_takes_the_others_
         "{text}"
     );
     assert!(text.ends_with("belay: no agent today"), "{text}");
+}
+
+/// What cannot have its old address any more gets another, and the mesh file says so.
+#[tokio::test]
+async fn an_address_that_was_taken_meanwhile_is_replaced() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut taken = spec(dir.path());
+    taken.env.push(("TAKEN".into(), "agent".into()));
+    let mut mesh = LocalMesh::up(taken).await.expect("up");
+    mesh.kill_servers().await.expect("killed");
+    mesh.start_servers().await.expect("up again");
+    let resolved = ResolvedMesh::read(&mesh.spec().mesh_file()).expect("a mesh file");
+    let members: Vec<_> = resolved
+        .members
+        .into_iter()
+        .map(|m| (m.instance.to_string(), m.data, m.control))
+        .collect();
+    let mut now = addresses(&mesh);
+    now.sort();
+    let mut written = members;
+    written.sort();
+    assert_eq!(now, written);
+    let calls = std::fs::read_to_string(dir.path().join("calls")).expect("calls");
+    let agents = calls.lines().filter(|line| line.contains(" agent ")).count();
+    assert!(agents > 2, "where it was, in vain, then elsewhere: {calls}");
+    mesh.stop().await.expect("stopped");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use crate::{
     config::ResourcesConfig,
     effects::EffectLog,
     environment::Environment,
-    environments::{Counter, Synonyms, Weather},
+    environments::{BUILT_IN, Counter, Synonyms, Weather, Workplace},
     error::ResourcesError,
     grpc::DataService,
     resources::{Resources, Settings},
@@ -27,6 +27,13 @@ pub async fn serve(
     shutdown: Shutdown,
 ) -> Result<(), ResourcesError> {
     match config.builtin.as_str() {
+        "workplace" => {
+            let workplace = Workplace::new(config.tables.as_deref())?;
+            serve_environment(config, workplace, listeners, shutdown).await
+        }
+        name if BUILT_IN.contains(&name) && config.tables.is_some() => {
+            Err(ResourcesError::NoTables { name: config.builtin })
+        }
         "counter" => serve_environment(config, Counter, listeners, shutdown).await,
         "synonyms" => serve_environment(config, Synonyms, listeners, shutdown).await,
         "weather" => serve_environment(config, Weather, listeners, shutdown).await,

@@ -11,7 +11,8 @@
 //! | `moment` | points in time as the tables write them |
 //!
 //! A tool's output is `{"output": ...}`, also where it says that the call was wrong. Arguments that do not read are answered
-//! with `{"error": ...}`, as in the other environments. Texts are searched for as they are, without wildcards.
+//! with `{"error": ...}`, as in the other environments. Texts are searched for as they are, without wildcards, and rows of the
+//! same point in time are found in the order of their table.
 
 mod analytics;
 mod calendar;

@@ -254,6 +254,7 @@ fn resources(common: ServerCommon, server: &ServerConfig, config: &MeshConfig) -
     resources.mode = server.mode;
     resources.verify = server.verify;
     resources.effect_log.clone_from(&server.effect_log);
+    resources.tables.clone_from(&server.tables);
     resources.restore_seeds_anew = config.faults.restore_seeds_anew;
     resources.work_asks.clone_from(&config.faults.work_asks);
     resources

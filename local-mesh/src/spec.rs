@@ -56,7 +56,13 @@ impl Spec {
 
     /// With paths that mean the same from any directory: other commands read them in `mesh.json`.
     pub(crate) fn with_absolute_paths(mut self) -> Result<Self, LocalMeshError> {
-        for path in [&mut self.dir, &mut self.config.root, &mut self.config.state] {
+        let tables = self
+            .config
+            .servers
+            .iter_mut()
+            .filter_map(|server| server.tables.as_mut());
+        let paths = [&mut self.dir, &mut self.config.root, &mut self.config.state];
+        for path in paths.into_iter().chain(tables) {
             *path = absolute(path)?;
         }
         Ok(self)

@@ -1,5 +1,7 @@
 //! What a resources server is made with.
 
+use std::path::PathBuf;
+
 use belay_core::parts::{CheckpointMode, VerifyMode};
 use belay_participant::ServerCommon;
 
@@ -16,6 +18,8 @@ pub struct ResourcesConfig {
     pub verify: Option<VerifyMode>,
     /// Where applied tool calls are reported to, each before its reply: a URL that takes a JSON object by POST.
     pub effect_log: Option<String>,
+    /// `workplace` alone: the directory of the tables that its sessions begin with, instead of its own small set.
+    pub tables: Option<PathBuf>,
     /// A deliberate fault, for negative controls: a restored session is as it was seeded, without its saved state and replies.
     pub restore_seeds_anew: bool,
     /// A deliberate fault: a URL that is asked before each tool call and each verify, and waited for.
@@ -31,6 +35,7 @@ impl ResourcesConfig {
             mode: None,
             verify: None,
             effect_log: None,
+            tables: None,
             restore_seeds_anew: false,
             work_asks: None,
         }

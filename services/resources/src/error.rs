@@ -2,7 +2,7 @@
 
 use belay_mesh::server::ServeError;
 
-use crate::environments::BUILT_IN;
+use crate::environments::{BUILT_IN, TablesError};
 
 /// Every error of this server. Those of calls are refusals.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +11,15 @@ pub enum ResourcesError {
     #[error("{name:?} is not a built-in environment; there is {}: name one of them with `builtin`", BUILT_IN.join(", "))]
     UnknownEnvironment {
         /// As it was asked for.
+        name: String,
+    },
+    /// The tables that sessions begin with.
+    #[error(transparent)]
+    Tables(#[from] TablesError),
+    /// Tables for an environment that has none.
+    #[error("{name:?} has no tables; take out `tables`, or name `workplace` with `builtin`")]
+    NoTables {
+        /// The built-in environment.
         name: String,
     },
     /// The effect log's client.

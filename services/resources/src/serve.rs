@@ -15,7 +15,7 @@ use crate::{
     config::ResourcesConfig,
     effects::EffectLog,
     environment::Environment,
-    environments::{Counter, Synonyms, Weather},
+    environments::{BUILT_IN, Counter, Synonyms, Weather, Workplace},
     error::ResourcesError,
     grpc::DataService,
     resources::{Resources, Settings},
@@ -28,6 +28,13 @@ pub async fn serve(
     shutdown: Shutdown,
 ) -> Result<(), ResourcesError> {
     match config.builtin.as_str() {
+        "workplace" => {
+            let workplace = Workplace::new(config.tables.as_deref())?;
+            serve_asking(config, workplace, listeners, shutdown).await
+        }
+        name if BUILT_IN.contains(&name) && config.tables.is_some() => {
+            Err(ResourcesError::NoTables { name: config.builtin })
+        }
         "counter" => serve_asking(config, Counter, listeners, shutdown).await,
         "synonyms" => serve_asking(config, Synonyms, listeners, shutdown).await,
         "weather" => serve_asking(config, Weather, listeners, shutdown).await,

@@ -201,6 +201,9 @@ pub struct ServerConfig {
     /// Resources: where applied tool calls are reported to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect_log: Option<String>,
+    /// Resources: for `workplace`, the directory of the tables that its sessions begin with; its own small set where it is unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tables: Option<PathBuf>,
     /// Agent: at most this many model calls in an episode, where the task does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<u32>,
@@ -221,6 +224,7 @@ impl ServerConfig {
             mode: None,
             verify: None,
             effect_log: None,
+            tables: None,
             max_steps: None,
             max_unacknowledged: None,
         }

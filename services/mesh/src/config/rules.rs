@@ -102,6 +102,7 @@ fn server(server: &ServerConfig) -> Result<(), String> {
         ("mode", server.mode.is_some(), Kind::Resources),
         ("verify", server.verify.is_some(), Kind::Resources),
         ("effect_log", server.effect_log.is_some(), Kind::Resources),
+        ("tables", server.tables.is_some(), Kind::Resources),
         ("max_steps", server.max_steps.is_some(), Kind::Agent),
         (
             "max_unacknowledged",

@@ -86,6 +86,12 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
             &format!("{base}[[server]]\nkind = \"resources\"\nmax_steps = 1"),
             "max_steps belongs to",
         ),
+        (
+            &format!(
+                "{base}[[server]]\nkind = \"resources\"\n[[server]]\nkind = \"agent\"\nname = \"b\"\ntables = \"a\""
+            ),
+            "tables belongs to",
+        ),
     ];
     for (text, expected) in cases {
         let message = read(text).unwrap_err();

@@ -5,13 +5,16 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::{Counter, Synonyms, Weather};
+use super::{Counter, Synonyms, Weather, Workplace};
 use crate::environment::{Environment, ToolCall, ToolOutcome};
 
-fn rows(environment: &str, file: &str) -> Vec<Value> {
+fn root() -> PathBuf {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/gym");
-    let root = std::env::var_os("BELAY_GYM_ROWS").unwrap_or_else(|| beside.into());
-    let path = PathBuf::from(root).join(environment).join(file);
+    std::env::var_os("BELAY_GYM_ROWS").map_or_else(|| beside.into(), PathBuf::from)
+}
+
+fn rows(environment: &str, file: &str) -> Vec<Value> {
+    let path = root().join(environment).join(file);
     match std::fs::read_to_string(&path) {
         Ok(text) => text
             .lines()
@@ -121,6 +124,122 @@ async fn synonyms_gives_the_recorded_outputs_rewards_and_details() {
         assert_eq!(reward, row["reward"].as_f64().unwrap());
         for (name, value) in details.as_object().unwrap() {
             assert_eq!(&row[name], value, "{name}");
+        }
+    }
+}
+
+/// With the public tables; nothing where they are not.
+fn workplace() -> Option<Workplace> {
+    let tables = root().join("workplace/csv");
+    if !tables.is_dir() {
+        println!(
+            "skipped: {} is no directory; BELAY_GYM_ROWS names the folder above",
+            tables.display()
+        );
+        return None;
+    }
+    Some(Workplace::new(Some(&tables)).unwrap())
+}
+
+/// The session after these calls of a ground truth.
+async fn applied<'a>(
+    workplace: &Workplace,
+    task: &Value,
+    calls: impl Iterator<Item = &'a Value>,
+) -> <Workplace as Environment>::State {
+    let mut session = workplace.seed(task.to_string().as_bytes()).unwrap();
+    for call in calls {
+        let call = ToolCall {
+            name: call["name"].as_str().unwrap(),
+            arguments: call["arguments"].as_str().unwrap().as_bytes(),
+            key: "r/0/1/00",
+            digest: &[0; 32],
+        };
+        match workplace.call(&session, call).await {
+            ToolOutcome::Changed { state, .. } => session = state,
+            other => panic!("a call of a ground truth changes something: {other:?}"),
+        }
+    }
+    session
+}
+
+#[tokio::test]
+async fn workplace_gives_the_recorded_outputs() {
+    let Some(workplace) = workplace() else { return };
+    for row in rows("workplace", "example_rollouts.jsonl") {
+        // The recorded rows lack the ground truth; their own calls stand for it.
+        let calls: Vec<_> = items(&row, "function_call").cloned().collect();
+        let task = serde_json::json!({ "ground_truth": calls });
+        let session = workplace.seed(task.to_string().as_bytes()).unwrap();
+        let session = replay(&workplace, session, &row).await;
+        assert_eq!(reward(&workplace, &session, &task, &row).await.0, 1.0);
+    }
+}
+
+#[tokio::test]
+async fn workplace_rewards_all_calls_of_the_ground_truth_and_no_fewer() {
+    let Some(workplace) = workplace() else { return };
+    for task in rows("workplace", "example.jsonl") {
+        let calls = task["ground_truth"].as_array().unwrap();
+        let row = serde_json::json!({ "response": {} });
+        let session = applied(&workplace, &task, calls.iter()).await;
+        assert_eq!(reward(&workplace, &session, &task, &row).await.0, 1.0);
+        let restored = workplace.import(b"", &workplace.export(&session)).unwrap();
+        assert_eq!(restored, session);
+        for left_out in 0..calls.len() {
+            let fewer = calls.iter().enumerate().filter(|(at, _)| *at != left_out);
+            let session = applied(&workplace, &task, fewer.map(|(_, call)| call)).await;
+            assert_eq!(reward(&workplace, &session, &task, &row).await.0, 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_session_of_the_public_workplace_is_some_hundred_kilobytes() {
+    let Some(workplace) = workplace() else { return };
+    let session = workplace.seed(br#"{"ground_truth": []}"#).unwrap();
+    let (size, exported) = (
+        workplace.export_size(&session),
+        workplace.export(&session).len() as u64,
+    );
+    assert!((200_000..600_000).contains(&exported), "{exported}");
+    assert!(exported.abs_diff(size) < 200, "{size} for {exported}");
+}
+
+/// The rows name the tools and their arguments: so must the environment.
+#[tokio::test]
+async fn workplace_has_the_tools_of_the_rows() {
+    let Some(workplace) = workplace() else { return };
+    let session = workplace.seed(br#"{"ground_truth": []}"#).unwrap();
+    for row in rows("workplace", "example.jsonl") {
+        let tools = row["responses_create_params"]["tools"].as_array().unwrap();
+        let names: Vec<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+        assert_eq!(names, workplace.tools());
+        for tool in tools {
+            let properties = tool["parameters"]["properties"].as_object().unwrap();
+            let arguments: serde_json::Map<_, _> = properties
+                .iter()
+                .map(|(name, kind)| {
+                    (
+                        name.clone(),
+                        if kind["type"] == "integer" {
+                            1.into()
+                        } else {
+                            "x".into()
+                        },
+                    )
+                })
+                .collect();
+            let call = ToolCall {
+                name: tool["name"].as_str().unwrap(),
+                arguments: &serde_json::to_vec(&arguments).unwrap(),
+                key: "r/0/1/00",
+                digest: &[0; 32],
+            };
+            if let ToolOutcome::Failed { output } = workplace.call(&session, call).await {
+                let output: Value = serde_json::from_slice(&output).unwrap();
+                assert_eq!(output.get("error"), None, "{output}");
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ mod control;
 mod effects;
 mod held;
 mod verify;
+mod workplace;
 
 use std::{fmt::Debug, future::Future, time::Duration};
 

@@ -24,4 +24,5 @@ mod s30_late_run;
 mod s31_lost_before_the_checkpoint;
 mod s32_full_disk;
 mod s33_controller_state;
+mod workplace;
 mod world;

@@ -112,12 +112,24 @@ impl World {
 
     /// The same on a resources server of another name.
     pub fn run_on(&self, server: &str, rollout: &str, attempt: u32, expect: Expect) -> JoinHandle<Ran> {
+        self.run_task(server, rollout, attempt, expect, counter_task(rollout))
+    }
+
+    /// The same with a task of one's own.
+    pub fn run_task(
+        &self,
+        server: &str,
+        rollout: &str,
+        attempt: u32,
+        expect: Expect,
+        task: String,
+    ) -> JoinHandle<Ran> {
         let mut environment = self.environment();
         let request = RunRequest {
             episode: Some(episode(rollout, attempt)),
             expect: expect.into(),
             environment: server.into(),
-            task: counter_task(rollout).into(),
+            task: task.into(),
             ..Default::default()
         };
         tokio::spawn(async move {

@@ -11,8 +11,8 @@
 //! | `POST /_ctl/faults`, `GET` | [`Faults`]: replaces the list; an empty one ends all faults |
 //! | `POST /_ctl/weights`, `GET` | [`Weights`]: what samples from the next token on |
 //! | `POST /_ctl/effects`, `GET` | an [`Effect`], idempotent; the list of all |
-//! | `POST /_ctl/work/hold`, `/_ctl/work/release` | a [`WorkHold`]: tool calls or verifies of servers with `faults.work_asks` wait |
-//! | `GET /_ctl/work`, `GET /_ctl/work/wait?what=tool&waiting=n&timeout_ms=m` | a list of [`WorkRecord`]; true when so many wait |
+//! | `POST /_ctl/steps/hold`, `/_ctl/steps/release` | a [`WorkHold`]: tool calls or verifies of servers with `faults.work_asks` wait |
+//! | `GET /_ctl/steps`, `GET /_ctl/steps/wait?what=tool&waiting=n&timeout_ms=m` | a list of [`WorkRecord`]; true when so many wait |
 //! | `GET /_ctl/state` | [`BackendState`]: what is kept |
 //! | `POST /_ctl/reset` | frees what is held, clears faults, counters, call log and effect log; rows and calls in flight stay |
 
@@ -223,13 +223,13 @@ impl CtlClient {
             what,
             about: about.into(),
         };
-        self.post::<WorkHold>("/_ctl/work/hold", &hold).await.map(drop)
+        self.post::<WorkHold>("/_ctl/steps/hold", &hold).await.map(drop)
     }
 
     /// Frees what waits of the kind, and holds none from now on.
     pub async fn release_work(&self, what: WorkKind) -> Result<(), CtlError> {
         let body = serde_json::json!({ "what": what });
-        self.post::<serde_json::Value>("/_ctl/work/release", &body)
+        self.post::<serde_json::Value>("/_ctl/steps/release", &body)
             .await
             .map(drop)
     }
@@ -241,7 +241,7 @@ impl CtlClient {
             WorkKind::Verify => "verify",
         };
         let condition = format!("what={kind}&waiting={at_least}");
-        let path = format!("/_ctl/work/wait?{condition}&timeout_ms={}", bound.as_millis());
+        let path = format!("/_ctl/steps/wait?{condition}&timeout_ms={}", bound.as_millis());
         if self.get::<bool>(&path, bound + PATIENCE).await? {
             return Ok(());
         }
@@ -255,7 +255,7 @@ impl CtlClient {
 
     /// All tool calls and verifies that have asked.
     pub async fn work(&self) -> Result<Vec<WorkRecord>, CtlError> {
-        self.get("/_ctl/work", PATIENCE).await
+        self.get("/_ctl/steps", PATIENCE).await
     }
 
     /// All model calls.

@@ -77,7 +77,7 @@ impl Spec {
                 model: None,
             };
             if config.faults.work_asks.as_deref() == Some("engine") {
-                config.faults.work_asks = Some(format!("http://{address}/_ctl/work"));
+                config.faults.work_asks = Some(format!("http://{address}/_ctl/steps"));
             }
             for server in config.servers.iter_mut().filter(|s| s.kind == Kind::Resources) {
                 server

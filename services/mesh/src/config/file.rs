@@ -282,7 +282,7 @@ pub struct FaultsConfig {
     /// Resources servers restore a session as it was seeded, without its saved state and replies.
     pub restore_seeds_anew: bool,
     /// A URL that resources servers ask before each tool call and each verify, and whose answer they wait for; `engine`: the
-    /// built-in engine's `/_ctl/work`.
+    /// built-in engine's `/_ctl/steps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_asks: Option<String>,
     /// A server's disk is full while a path exists.

@@ -2,13 +2,13 @@
 
 use belay_fake_backend::work::WorkKind;
 use belay_proto::{
-    checkpoint::{CheckpointRequest, Phase},
+    checkpoint::{CheckpointRequest, Phase, Standing},
     episode::Expect,
 };
 use tokio::task::JoinHandle;
 
 use crate::{
-    checkpointing::Ended,
+    checkpointing::{Ended, standing},
     world::{BOUND, Ran, World, good},
 };
 
@@ -61,5 +61,21 @@ async fn a_lease_that_lapses_opens_again() {
     checkpoint.until_it_waits_for("r", "increment_counter").await;
     world.mesh.kill_coordinator().await.unwrap();
     world.mesh.start_coordinator().await.unwrap();
+    its_reply_arrives_and_its_effect_is_one(&world, running).await;
+}
+
+/// With a soft limit it is not waited for any longer: a restart of this checkpoint, which runs on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soft_limit_makes_it_a_restart_of_this_checkpoint() {
+    let (world, running) = in_its_first_tool().await;
+    let request = CheckpointRequest {
+        soft_limit: Some(prost_types::Duration { seconds: 1, nanos: 0 }),
+        ..Default::default()
+    };
+    let mut checkpoint = world.begin_checkpoint(request).await;
+    checkpoint.until_it_waits_for("r", "increment_counter").await;
+    let (_, published, partition) = checkpoint.published().await;
+    assert_eq!((published.episodes, published.restarts), (0, 1));
+    assert_eq!(standing(&partition, "r"), Standing::Restart);
     its_reply_arrives_and_its_effect_is_one(&world, running).await;
 }

@@ -9,16 +9,7 @@ use crate::world::{BOUND, World, good};
 /// Seen red: with `verify = "wait"` instead, the checkpoint is not published while the verifier is held.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_checkpoint_does_not_wait_and_it_runs_again_after_the_crash() {
-    let mut world = World::start_with(|config| {
-        config.faults.work_asks = Some("engine".into());
-        config
-            .servers
-            .iter_mut()
-            .find(|s| s.name == "counter")
-            .unwrap()
-            .verify = Some(VerifyMode::Replay);
-    })
-    .await;
+    let mut world = World::start_asking(VerifyMode::Replay).await;
     world.ctl.hold_work(WorkKind::Verify, "").await.unwrap();
     let first = world.run("r", 0, Expect::Fresh);
     world.ctl.wait_work(WorkKind::Verify, 1, BOUND).await.unwrap();

@@ -9,16 +9,7 @@ use crate::world::{BOUND, World, good};
 /// Seen red: with `verify = "replay"` instead, the checkpoint waits for nobody.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_checkpoint_waits_and_it_is_not_run_again_after_the_crash() {
-    let mut world = World::start_with(|config| {
-        config.faults.work_asks = Some("engine".into());
-        config
-            .servers
-            .iter_mut()
-            .find(|s| s.name == "counter")
-            .unwrap()
-            .verify = Some(VerifyMode::Wait);
-    })
-    .await;
+    let mut world = World::start_asking(VerifyMode::Wait).await;
     world.ctl.hold_work(WorkKind::Verify, "").await.unwrap();
     let first = world.run("r", 0, Expect::Fresh);
     world.ctl.wait_work(WorkKind::Verify, 1, BOUND).await.unwrap();

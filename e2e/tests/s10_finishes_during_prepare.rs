@@ -15,16 +15,7 @@ use crate::{
 
 /// `quick` is verified and `slow` is in a tool when Prepare comes; `quick` finishes first, `slow` parks after its tool.
 async fn checkpoint_with_one_that_finishes() -> (World, JoinHandle<Ran>, JoinHandle<Ran>) {
-    let world = World::start_with(|config| {
-        config.faults.work_asks = Some("engine".into());
-        config
-            .servers
-            .iter_mut()
-            .find(|s| s.name == "counter")
-            .unwrap()
-            .verify = Some(VerifyMode::Wait);
-    })
-    .await;
+    let world = World::start_asking(VerifyMode::Wait).await;
     world.ctl.hold_work(WorkKind::Verify, "quick").await.unwrap();
     world.ctl.hold_work(WorkKind::Tool, "slow/0/1/").await.unwrap();
     let quick = world.run("quick", 0, Expect::Fresh);

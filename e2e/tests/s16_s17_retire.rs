@@ -59,8 +59,8 @@ async fn the_mark_holds(world: &World) {
     good(world.run("r", 0, Expect::Fresh)).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s17_after_a_crash_with_a_restore() {
+/// Its rollout is in a checkpoint, retired after it, and everything was killed and is there again.
+async fn retired_then_crashed() -> World {
     let mut world = World::start().await;
     world.ctl.hold(Hold::AfterCallsPerRollout(1)).await.unwrap();
     let running = world.run("r", 0, Expect::Fresh);
@@ -71,6 +71,12 @@ async fn s17_after_a_crash_with_a_restore() {
     world.ctl.release().await.unwrap();
     world.crash().await;
     world.up_again().await;
+    world
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s17_after_a_crash_with_a_restore() {
+    let world = retired_then_crashed().await;
     assert_eq!(world.restore().await, [], "what is over is not restored");
     the_mark_holds(&world).await;
 }
@@ -78,16 +84,7 @@ async fn s17_after_a_crash_with_a_restore() {
 /// Seen red: with Join sent without marks, the late Run starts.
 #[tokio::test(flavor = "multi_thread")]
 async fn s17_after_a_crash_without_a_restore() {
-    let mut world = World::start().await;
-    world.ctl.hold(Hold::AfterCallsPerRollout(1)).await.unwrap();
-    let running = world.run("r", 0, Expect::Fresh);
-    world.ctl.wait_held(1, BOUND).await.unwrap();
-    world.checkpoint().await;
-    world.retire("r", 0).await;
-    assert_eq!(refused(running).await.reason, Reason::StaleAttempt);
-    world.ctl.release().await.unwrap();
-    world.crash().await;
-    world.up_again().await;
+    let world = retired_then_crashed().await;
     let mut coordinator = world.mesh.coordinator().unwrap();
     coordinator.open(OpenRequest {}).await.unwrap();
     the_mark_holds(&world).await;

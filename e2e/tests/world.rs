@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use belay_core::refusal::Refusal;
+use belay_core::{parts::VerifyMode, refusal::Refusal};
 use belay_fake_backend::{
     ctl::{CallRecord, CtlClient, RecordState},
     work::{WorkKind, WorkRecord},
@@ -61,6 +61,16 @@ impl Drop for World {
 impl World {
     pub async fn start() -> Self {
         Self::start_with(|_| {}).await
+    }
+
+    /// Its tool calls and verifiers ask the engine before they go on; the counter's verifier is of this mode.
+    pub async fn start_asking(verify: VerifyMode) -> Self {
+        Self::start_with(|config| {
+            config.faults.work_asks = Some("engine".into());
+            let counter = config.servers.iter_mut().find(|server| server.name == "counter");
+            counter.unwrap().verify = Some(verify);
+        })
+        .await
     }
 
     pub async fn start_with(change: impl FnOnce(&mut MeshConfig)) -> Self {

@@ -83,10 +83,8 @@ async fn a_participant_killed_before_its_capture_is_durable_abandons_the_checkpo
 
     // After KEEP, while the record is being written: the tombstone comes first.
     let episode = mesh.seed("b");
-    mesh.servers[RES]
-        .toy
-        .slow_disk
-        .store(true, std::sync::atomic::Ordering::Relaxed);
+    let disk = mesh.servers[RES].toy.slow_disk.clone();
+    disk.set(true);
     let stream = mesh.client().checkpoint(all()).await.unwrap().into_inner();
     until("the resources to open again", async || {
         mesh.status(RES)
@@ -95,6 +93,7 @@ async fn a_participant_killed_before_its_capture_is_durable_abandons_the_checkpo
     })
     .await;
     mesh.kill(RES);
+    disk.set(false);
     mesh.restart(RES).await;
     let (id, abandoned) = CheckpointStory::read(stream).await.abandoned();
     assert!(

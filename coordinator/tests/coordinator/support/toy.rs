@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Condvar, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -21,6 +21,8 @@ use belay_participant::{Capture, CapturedPart, StateOwner};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::PATIENCE;
+
 /// How far the one agent of an episode has come.
 const CHAIN: [u8; 32] = [7; 32];
 
@@ -36,11 +38,32 @@ pub struct Part {
 pub struct Toy {
     pub instance: Instance,
     parts: Mutex<BTreeMap<Episode, Part>>,
-    /// Encoding a record waits while this is set.
-    pub slow_disk: AtomicBool,
+    /// Encoding a record waits while this is slow.
+    pub slow_disk: SlowDisk,
     /// Staging waits while this is set.
     pub slow_stage: AtomicBool,
     pub restarts: Mutex<Vec<Restart>>,
+}
+
+/// A disk that takes a record only when the test lets it.
+#[derive(Clone, Default)]
+pub struct SlowDisk(Arc<(Mutex<bool>, Condvar)>);
+
+impl SlowDisk {
+    pub fn set(&self, slow: bool) {
+        *self.0.0.lock().unwrap() = slow;
+        self.0.1.notify_all();
+    }
+
+    /// Blocks its thread while the disk is slow, for a test's patience at most.
+    fn wait(&self) {
+        let slow = self.0.0.lock().unwrap();
+        let waited = self.0.1.wait_timeout_while(slow, PATIENCE, |slow| *slow).unwrap();
+        assert!(
+            !waited.1.timed_out(),
+            "the test let nobody write for {PATIENCE:?}"
+        );
+    }
 }
 
 impl Toy {
@@ -48,7 +71,7 @@ impl Toy {
         Self {
             instance,
             parts: Mutex::default(),
-            slow_disk: AtomicBool::new(false),
+            slow_disk: SlowDisk::default(),
             slow_stage: AtomicBool::new(false),
             restarts: Mutex::default(),
         }
@@ -121,15 +144,12 @@ impl StateOwner for Toy {
         let parts = scope.iter().filter_map(|episode| {
             let part = held.get(episode)?.clone();
             let summary = self.summary(episode, &part);
-            let slow = self.slow_disk.load(Ordering::Relaxed);
+            let disk = self.slow_disk.clone();
             Some(CapturedPart {
                 summary,
                 size: 100,
                 record: Arc::new(move || {
-                    if slow {
-                        // Far longer than any test: only a stop or a kill ends it.
-                        std::thread::sleep(std::time::Duration::from_millis(400));
-                    }
+                    disk.wait();
                     Bytes::from(serde_json::to_vec(&part).unwrap())
                 }),
             })

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod idempotency;
+mod marks;
 mod random;
 mod rig;
 mod rules;

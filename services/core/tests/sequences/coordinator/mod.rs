@@ -387,17 +387,8 @@ impl World {
                 plan,
                 marks,
             }) => {
-                let (run, step) = RestoreRun::resume(members());
-                let answers = BTreeMap::new();
-                self.coordinator.run = Some(Run::Restore(Box::new(Restoring {
-                    id,
-                    source,
-                    plan,
-                    marks,
-                    run,
-                    step,
-                    answers,
-                })));
+                let resumed = RestoreRun::resume(members());
+                self.coordinator.run = Some(Run::restore(id, source, plan, marks, resumed));
             }
             None => {
                 let id = match run {

@@ -12,6 +12,27 @@ pub struct Restoring {
     pub(super) answers: BTreeMap<Kind, KeepAnswer>,
 }
 
+impl Run {
+    pub(super) fn restore(
+        id: CheckpointId,
+        source: CheckpointId,
+        plan: Plan,
+        marks: MarkList,
+        (run, step): (RestoreRun, back::Step),
+    ) -> Self {
+        let answers = BTreeMap::new();
+        Self::Restore(Box::new(Restoring {
+            id,
+            source,
+            plan,
+            marks,
+            run,
+            step,
+            answers,
+        }))
+    }
+}
+
 impl World {
     /// Restores a checkpoint. The controller's own state goes back with it, or it does not: then what is restored is not claimed.
     pub fn begin_restore(&mut self, source: CheckpointId) {
@@ -32,17 +53,8 @@ impl World {
         for planned in &plan.episodes {
             self.born.insert(planned.execution, self.tally.crashes);
         }
-        let (run, step) = RestoreRun::begin(members());
-        let (marks, answers) = (self.mark_list(), BTreeMap::new());
-        self.coordinator.run = Some(Run::Restore(Box::new(Restoring {
-            id,
-            source,
-            plan,
-            marks,
-            run,
-            step,
-            answers,
-        })));
+        let begun = RestoreRun::begin(members());
+        self.coordinator.run = Some(Run::restore(id, source, plan, self.mark_list(), begun));
     }
 
     pub(super) fn restore_step(&mut self, mut run: Restoring) -> Checked {

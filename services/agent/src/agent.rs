@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    config::AgentConfig,
     error::AgentError,
     task::{self, Running},
 };
@@ -79,15 +80,15 @@ struct Handle {
 
 impl Agent {
     /// An agent without sessions.
-    pub fn new(gate: Gate, peers: Peers, patience: Duration, max_steps: u32, policy_model: String) -> Self {
-        let sessions = Sessions::new(gate.instance().clone());
+    pub fn new(gate: Gate, peers: Peers, config: &AgentConfig) -> Self {
+        let sessions = Sessions::new(gate.instance().clone()).with_mode(config.mode);
         Self {
             gate,
             peers,
-            patience,
+            patience: config.common.patience,
             tasks: TaskTracker::new(),
-            max_steps,
-            policy_model,
+            max_steps: config.max_steps,
+            policy_model: config.policy_model.clone(),
             state: Mutex::new(State {
                 sessions,
                 running: HashMap::new(),
@@ -104,6 +105,11 @@ impl Agent {
     /// Makes a session, or finds the one that this seed has made.
     pub async fn seed(&self, seed: Seed) -> Result<Arc<Session>, AgentError> {
         let _permit = self.gate.enter(&seed.episode, "seed session").await?;
+        self.seed_here(seed)
+    }
+
+    /// The same under a permit that the caller holds.
+    pub(crate) fn seed_here(&self, seed: Seed) -> Result<Arc<Session>, AgentError> {
         let placed = self
             .peers
             .members
@@ -134,8 +140,22 @@ impl Agent {
         number: u32,
         input: &Bytes,
     ) -> Result<(Arc<Session>, Arc<Completed>), AgentError> {
+        let permit = self.gate.enter(episode, "invoke").await?;
+        self.invoke_under(permit, episode, execution, number, input).await
+    }
+
+    /// The same under a permit that the caller holds, which goes when the loop runs.
+    pub(crate) async fn invoke_under(
+        self: &Arc<Self>,
+        permit: Permit,
+        episode: &Episode,
+        execution: ExecutionId,
+        number: u32,
+        input: &Bytes,
+    ) -> Result<(Arc<Session>, Arc<Completed>), AgentError> {
         let mut outcome = {
-            let permit = self.gate.enter(episode, "invoke").await?;
+            // Whoever only waits for another's loop holds no permit meanwhile.
+            let permit = permit;
             let mut state = self.state();
             match state.sessions.activate(episode, execution, number, input)? {
                 Activation::Replied(session, completed) => return Ok((session, completed)),
@@ -155,12 +175,20 @@ impl Agent {
 
     /// Ends a session, and its loop if it runs.
     pub async fn close(&self, episode: &Episode, execution: ExecutionId) -> Result<(), AgentError> {
-        let _permit = match self.gate.enter(episode, "close session").await {
-            Ok(permit) => permit,
+        match self.gate.enter(episode, "close session").await {
+            Ok(_permit) => self.close_here(episode, execution).await,
             // It is retired: it is gone, or will be in a moment.
-            Err(refusal) if refusal.reason == Reason::StaleAttempt => return Ok(()),
-            Err(refusal) => return Err(refusal.into()),
-        };
+            Err(refusal) if refusal.reason == Reason::StaleAttempt => Ok(()),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// The same under a permit that the caller holds.
+    pub(crate) async fn close_here(
+        &self,
+        episode: &Episode,
+        execution: ExecutionId,
+    ) -> Result<(), AgentError> {
         let ended = {
             let mut state = self.state();
             let driven = state.sessions.close(episode, execution)?;

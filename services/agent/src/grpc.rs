@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use belay_core::{agent::Params, parts::CheckpointMode, refusal::Refusal};
+use belay_core::{agent::Params, refusal::Refusal};
+use belay_episodes::record::usage_to_wire;
 use belay_mesh::{
     status::to_status,
     wire::{self, ToWire as _},
@@ -13,7 +14,6 @@ use tonic::{Request, Response, Status};
 use crate::{
     agent::{Agent, Seed},
     error::AgentError,
-    record::usage_to_wire,
 };
 
 /// The gRPC service of one agent.
@@ -53,7 +53,7 @@ impl Service for DataService {
         let session = self.0.seed(seed).await.map_err(|e| self.status(e))?;
         Ok(Response::new(pb::SeedSessionResponse {
             instance: Some(self.0.gate.instance().to_wire()),
-            mode: CheckpointMode::Exported.to_wire(),
+            mode: self.0.state().sessions.mode().to_wire(),
             policy_model: Some(session.parts().policy_model.to_wire()),
         }))
     }
@@ -90,15 +90,5 @@ impl Service for DataService {
             .await
             .map_err(|e| self.status(e))?;
         Ok(Response::new(pb::CloseSessionResponse {}))
-    }
-
-    async fn run(
-        &self,
-        _request: Request<pb::AgentRunRequest>,
-    ) -> Result<Response<pb::AgentRunResponse>, Status> {
-        Err(Status::unimplemented(format!(
-            "{} does not serve the legacy Run; send Run to an environment, which runs the same episode",
-            self.0.gate.instance()
-        )))
     }
 }

@@ -1,21 +1,52 @@
-//! A session on disk: `belay.record.v1.AgentSession`.
+//! What an agent holds of an episode, on disk: `belay.record.v1.AgentEpisode`.
 
 use std::sync::Arc;
 
 use belay_core::{
-    agent::{Activated, Completed, Params, Parts, Session, Usage},
+    agent::{Activated, Completed, Params, Parts, Session},
+    episode::SavedEpisode,
     ids::RolloutId,
     refusal::Refusal,
 };
+use belay_episodes::record::{self, usage_from_wire, usage_to_wire};
 use belay_mesh::wire::{self, ToWire as _};
-use belay_proto::{episode as pb, record as rec};
+use belay_proto::record as rec;
 use bytes::Bytes;
 use prost::Message as _;
 
-pub(crate) fn encode(session: &Session) -> Bytes {
+/// What a record holds.
+pub(crate) struct Read {
+    pub(crate) session: Option<Session>,
+    pub(crate) run: Option<record::Read>,
+}
+
+pub(crate) fn encode(session: Option<&Session>, run: Option<&SavedEpisode>) -> Bytes {
+    let record = rec::AgentEpisode {
+        session: session.map(session_to_record),
+        run: run.map(record::to_record),
+    };
+    record.encode_to_vec().into()
+}
+
+/// Why a record does not read, in words.
+pub(crate) fn decode(rollout: &RolloutId, payload: Bytes) -> Result<Read, String> {
+    let record = rec::AgentEpisode::decode(payload).map_err(|error| error.to_string())?;
+    if record.session.is_none() && record.run.is_none() {
+        return Err("it holds neither a session nor an episode".into());
+    }
+    Ok(Read {
+        session: record
+            .session
+            .map(|session| session_from_record(rollout, session))
+            .transpose()?,
+        run: record.run.map(record::from_record).transpose()?,
+    })
+}
+
+fn session_to_record(session: &Session) -> rec::AgentSession {
     let parts = session.parts();
     let running = parts.running.as_ref();
-    let record = rec::AgentSession {
+    rec::AgentSession {
         params: parts.params.raw().clone(),
         items: parts.items.to_vec(),
         usage: Some(usage_to_wire(parts.usage)),
@@ -42,13 +73,10 @@ pub(crate) fn encode(session: &Session) -> Bytes {
                 digest: Bytes::copy_from_slice(&completed.digest),
                 response: completed.response.clone(),
             }),
-    };
-    record.encode_to_vec().into()
+    }
 }
 
-/// Why a record does not read, in words.
-pub(crate) fn decode(rollout: &RolloutId, payload: Bytes) -> Result<Session, String> {
-    let record = rec::AgentSession::decode(payload).map_err(|error| error.to_string())?;
+fn session_from_record(rollout: &RolloutId, record: rec::AgentSession) -> Result<Session, String> {
     let said = |refusal: Refusal| refusal.message;
     let digest = wire::optional_digest("activation_digest", &record.activation_digest).map_err(said)?;
     let running = digest.map(|digest| Activated {
@@ -86,25 +114,10 @@ pub(crate) fn decode(rollout: &RolloutId, payload: Bytes) -> Result<Session, Str
     Session::from_parts(parts).map_err(said)
 }
 
-pub(crate) fn usage_to_wire(usage: Usage) -> pb::Usage {
-    pb::Usage {
-        input_tokens: usage.input_tokens,
-        output_tokens: usage.output_tokens,
-    }
-}
-
-pub(crate) fn usage_from_wire(wire: Option<pb::Usage>) -> Usage {
-    let wire = wire.unwrap_or_default();
-    Usage {
-        input_tokens: wire.input_tokens,
-        output_tokens: wire.output_tokens,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use belay_core::{
-        agent::{Activation, ModelReply, Next, Sessions, Terms, ToolReply},
+        agent::{Activation, ModelReply, Next, Sessions, Terms, ToolReply, Usage},
         ids::{Episode, ExecutionId, Operation},
         parts::CheckpointMode,
     };
@@ -166,12 +179,14 @@ mod tests {
     fn a_session_reads_as_it_was_written_at_every_boundary() {
         let rollout = RolloutId::new("r").expect("an id");
         for session in sessions() {
-            let record = encode(&session);
+            let record = encode(Some(&session), None);
             assert!(
                 record.len() as u64 <= session.size(),
                 "the size is said before it is written"
             );
-            assert_eq!(decode(&rollout, record).expect("it reads"), *session);
+            let read = decode(&rollout, record).expect("it reads");
+            assert_eq!(read.session.as_ref(), Some(session.as_ref()));
+            assert_eq!(read.run, None);
         }
     }
 
@@ -179,10 +194,13 @@ mod tests {
     fn a_record_that_does_not_fit_together_is_refused() {
         let rollout = RolloutId::new("r").expect("an id");
         let broken = |change: fn(&mut rec::AgentSession)| {
-            let full = encode(&sessions()[2]);
-            let mut record = rec::AgentSession::decode(full).expect("it reads");
-            change(&mut record);
-            decode(&rollout, record.encode_to_vec().into()).expect_err("it does not fit")
+            let full = encode(Some(&sessions()[2]), None);
+            let mut record = rec::AgentEpisode::decode(full).expect("it reads");
+            change(record.session.as_mut().expect("a session"));
+            match decode(&rollout, record.encode_to_vec().into()) {
+                Ok(_) => panic!("it does not fit"),
+                Err(why) => why,
+            }
         };
         assert!(broken(|r| r.pending_calls = vec![9]).contains("pending_calls"));
         assert!(broken(|r| r.activation_start = 9).contains("activation_start"));
@@ -191,5 +209,6 @@ mod tests {
         assert!(broken(|r| r.activation_digest = Bytes::from_static(b"x")).contains("activation_digest"));
         assert!(broken(|r| r.resources = None).contains("instance"));
         assert!(decode(&rollout, Bytes::from_static(b"\xff")).is_err());
+        assert!(decode(&rollout, Bytes::new()).is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use belay_episodes::{RunService, Runner, RunnerOptions};
 use belay_mesh::{
     members::Members,
     peers::Peers,
@@ -11,7 +12,7 @@ use belay_mesh::{
 use belay_participant::Participant;
 use belay_proto::episode::environment_server::EnvironmentServer;
 
-use crate::{config::EnvironmentConfig, environment::Environment, grpc::DataService};
+use crate::{agents::RemoteAgents, config::EnvironmentConfig};
 
 /// Serves one replica until `shutdown`.
 pub async fn serve(
@@ -21,17 +22,21 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let common = &config.common;
     let gate = common.gate();
-    let (server, options) = common.server();
+    let (server, participant) = common.server();
     let members = Members::default();
     let peers = Peers::new(members.clone(), common.channels());
-    let owner = Arc::new(Environment::new(
-        gate.clone(),
-        peers,
-        common.patience,
-        config.max_unacknowledged,
-    ));
-    let participant = Participant::new(options, gate, owner.clone(), members);
-    let data = EnvironmentServer::new(DataService(owner))
+    let agents = RemoteAgents {
+        peers: peers.clone(),
+        patience: common.patience,
+    };
+    let options = RunnerOptions {
+        patience: common.patience,
+        max_unacknowledged: config.max_unacknowledged,
+        boundaries: config.boundaries,
+    };
+    let runner = Arc::new(Runner::new(gate.clone(), peers, agents, options));
+    let participant = Participant::new(participant, gate, runner.clone(), members);
+    let data = EnvironmentServer::new(RunService(runner))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
     server

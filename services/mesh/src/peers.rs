@@ -12,6 +12,7 @@ use belay_proto::episode::{
 };
 use tokio::time::Instant;
 use tonic::{Response, Status};
+use tracing::Instrument as _;
 
 use crate::{
     channel::{CONNECT_TIMEOUT, Channels, KEEPALIVE, MeshChannel},
@@ -142,6 +143,29 @@ where
         // The last try comes when patience ends, whatever the peer asked for.
         tokio::time::sleep(jittered(pause.max(asked_for)).min(left)).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// As [`call`], in a task of its own: who stops waiting for it leaves it to its end. An episode that is retired ends at once; its
+/// calls are answered by servers that retire it as well, and thousands of calls dropped at one moment would end their connection.
+pub async fn call_to_its_end<T, F, Fut>(
+    instance: &Instance,
+    what: &'static str,
+    patience: Duration,
+    attempt: F,
+) -> Result<T, Refusal>
+where
+    T: Send + 'static,
+    F: FnMut() -> Fut + Send + 'static,
+    Fut: Future<Output = Result<Response<T>, Status>> + Send + 'static,
+{
+    let instance = instance.clone();
+    let task = async move { call(&instance, what, patience, attempt).await };
+    match tokio::spawn(task.in_current_span()).await {
+        Ok(answer) => answer,
+        Err(ended) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
+        // The runtime is going down, and this task with it.
+        Err(_) => std::future::pending().await,
     }
 }
 

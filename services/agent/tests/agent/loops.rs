@@ -4,7 +4,6 @@ use belay_core::refusal::Reason;
 use belay_proto::episode as pb;
 use serde_json::Value;
 use tempfile::TempDir;
-use tonic::Code;
 
 use super::{Fakes, Server, done, seed};
 
@@ -128,13 +127,6 @@ async fn calls_of_other_lives_are_refused_by_name() {
         assert_eq!(refusal.reason, Reason::InvalidRequest);
         assert!(refusal.get("field").is_some());
     }
-    let legacy = server
-        .client
-        .clone()
-        .run(pb::AgentRunRequest::default())
-        .await
-        .expect_err("not served");
-    assert_eq!(legacy.code(), Code::Unimplemented);
 }
 
 #[tokio::test]

@@ -18,6 +18,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Sessions {
     instance: Instance,
+    /// Whether sessions can be saved.
+    mode: CheckpointMode,
     rollouts: HashMap<RolloutId, Rollout>,
 }
 
@@ -69,8 +71,20 @@ impl Sessions {
     pub fn new(instance: Instance) -> Self {
         Self {
             instance,
+            mode: CheckpointMode::Exported,
             rollouts: HashMap::new(),
         }
+    }
+
+    /// The same, with sessions that can or cannot be saved.
+    #[must_use]
+    pub fn with_mode(self, mode: CheckpointMode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// Whether sessions can be saved.
+    pub fn mode(&self) -> CheckpointMode {
+        self.mode
     }
 
     /// Makes a session, or finds the one that this execution has seeded before. STALE_ATTEMPT at or below the mark or below a
@@ -245,18 +259,23 @@ impl Sessions {
         execution: ExecutionId,
         session: Session,
     ) -> Vec<ExecutionId> {
-        let mut stop = match episode.attempt.checked_sub(1) {
-            Some(attempt) => self.retire(&Mark {
-                rollout: episode.rollout.clone(),
-                attempt,
-            }),
-            None => Vec::new(),
-        };
+        let mut stop = self.retire_below(episode);
         if let Some(replaced) = self.slot(episode).filter(|slot| slot.driven) {
             stop.push(replaced.execution);
         }
         self.insert(episode, execution, Arc::new(session));
         stop
+    }
+
+    /// Retires the attempts below an episode: the lives whose loops are to be stopped.
+    pub fn retire_below(&mut self, episode: &Episode) -> Vec<ExecutionId> {
+        match episode.attempt.checked_sub(1) {
+            Some(attempt) => self.retire(&Mark {
+                rollout: episode.rollout.clone(),
+                attempt,
+            }),
+            None => Vec::new(),
+        }
     }
 
     /// ROLLOUT_LIVE while an attempt has a session, RETIRE_INCOMPLETE while a loop has yet to end.
@@ -285,19 +304,35 @@ impl Sessions {
         }
     }
 
-    /// Live sessions whose tools are on a server that cannot save its part.
+    /// Live sessions that cannot be saved, here or at the server of their tools.
     pub fn restarts(&self) -> Vec<Restart> {
         let mut restarts: Vec<Restart> = self
             .sessions()
-            .filter(|(_, _, session)| session.parts().resources_mode == CheckpointMode::RestartOnly)
-            .map(|(episode, _, session)| Restart {
-                episode,
-                instance: session.parts().resources.clone(),
-                reason: format!("{} declares restart_only", session.parts().resources),
+            .filter_map(|(episode, _, session)| {
+                let resources = &session.parts().resources;
+                let instance = match (self.mode, session.parts().resources_mode) {
+                    (CheckpointMode::RestartOnly, _) => &self.instance,
+                    (_, CheckpointMode::RestartOnly) => resources,
+                    _ => return None,
+                };
+                Some(Restart {
+                    episode,
+                    instance: instance.clone(),
+                    reason: format!("{instance} declares restart_only"),
+                })
             })
             .collect();
         restarts.sort_by(|a, b| a.episode.cmp(&b.episode));
         restarts
+    }
+
+    /// A session of the rollout that lives, or whose loop has yet to end.
+    pub fn holding(&self, rollout: &RolloutId) -> Option<Episode> {
+        let attempts = &self.rollouts.get(rollout)?.attempts;
+        let held = attempts
+            .iter()
+            .find(|(_, slot)| slot.live().is_some() || slot.driven);
+        held.map(|(attempt, _)| Episode::new(rollout.clone(), *attempt))
     }
 
     /// The sessions of the listed episodes, by reference, with what the coordinator needs to know of each.

@@ -53,10 +53,10 @@ impl Episodes {
         let mut restarts: Vec<Restart> = self
             .entries()
             .filter_map(|(episode, entry)| {
-                let instance = entry.unsaveable()?;
+                let (instance, reason) = self.unsaveable(entry)?;
                 Some(Restart {
-                    reason: cannot_save(instance),
                     instance: instance.clone(),
+                    reason,
                     episode,
                 })
             })
@@ -86,8 +86,8 @@ impl Episodes {
                     )
                 }
                 // Known here and to no stage of prepare: it is named all the same, and never saved.
-                _ if entry.unsaveable().is_some() => {
-                    let reason = entry.unsaveable().map(cannot_save).unwrap_or_default();
+                _ if self.unsaveable(entry).is_some() => {
+                    let reason = self.unsaveable(entry).map_or_else(String::new, |(_, why)| why);
                     (Standing::Restart, reason)
                 }
                 (_, Some(saved)) if scope.contains(&episode) => {
@@ -109,16 +109,24 @@ impl Episodes {
         }
         snapshot
     }
+
+    /// The server that cannot save its part of a live episode, and why.
+    fn unsaveable<'a>(&'a self, entry: &'a Entry) -> Option<(&'a Instance, String)> {
+        let State::Live { boundary, .. } = &entry.state else {
+            return None;
+        };
+        if !self.boundaries {
+            return Some((
+                &self.instance,
+                format!("{} declares no boundaries", self.instance),
+            ));
+        }
+        let instance = boundary.unsaveable()?;
+        Some((instance, format!("{instance} declares restart_only")))
+    }
 }
 
 impl Entry {
-    fn unsaveable(&self) -> Option<&Instance> {
-        match &self.state {
-            State::Live { boundary, .. } => boundary.unsaveable(),
-            _ => None,
-        }
-    }
-
     fn saved(&self, episode: &Episode, now: Duration) -> Option<SavedEpisode> {
         let (work, boundary, deadline_left) = match &self.state {
             State::Live {
@@ -152,8 +160,4 @@ impl Entry {
             deadline_left,
         })
     }
-}
-
-fn cannot_save(instance: &Instance) -> String {
-    format!("{instance} declares restart_only")
 }

@@ -1,4 +1,4 @@
-//! Every episode that one environment admitted and that is not forgotten.
+//! Every episode that one server admitted and that is not forgotten.
 //!
 //! ```text
 //!  admit ──> live ──finish──> finished ──acknowledge──> acknowledged
@@ -28,6 +28,8 @@ pub struct Episodes {
     pub(super) instance: Instance,
     /// At most this many results wait to be acknowledged.
     pub(super) limit: usize,
+    /// Episodes have boundaries to go on from.
+    pub(super) boundaries: bool,
     pub(super) rollouts: HashMap<RolloutId, Rollout>,
     results: usize,
 }
@@ -147,8 +149,18 @@ impl Episodes {
         Self {
             instance,
             limit,
+            boundaries: true,
             rollouts: HashMap::new(),
             results: 0,
+        }
+    }
+
+    /// The same of episodes that have no boundaries to go on from: each one that runs is a restart.
+    #[must_use]
+    pub fn without_boundaries(self) -> Self {
+        Self {
+            boundaries: false,
+            ..self
         }
     }
 

@@ -221,13 +221,6 @@ impl pb::agent_server::Agent for Fakes {
         self.called("CloseSession", request.into_inner().r#ref).await?;
         Ok(Response::new(pb::CloseSessionResponse {}))
     }
-
-    async fn run(
-        &self,
-        _request: Request<pb::AgentRunRequest>,
-    ) -> Result<Response<pb::AgentRunResponse>, Status> {
-        Err(Status::unimplemented("not in this test"))
-    }
 }
 
 #[tonic::async_trait]

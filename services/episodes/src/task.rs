@@ -15,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info, info_span};
 
 use crate::{
-    environment::{Environment, Outcome},
-    error::EnvironmentError,
+    agents::AgentSessions,
+    error::EpisodeError,
+    runner::{Outcome, Runner},
     steps::{Steps, Touched},
 };
 
@@ -28,18 +29,18 @@ pub(crate) struct Running {
 }
 
 /// Starts the task of an episode that was admitted under this permit.
-pub(crate) fn start(environment: &Arc<Environment>, running: Running, admitted: Permit) {
+pub(crate) fn start<A: AgentSessions>(runner: &Arc<Runner<A>>, running: Running, admitted: Permit) {
     let span = info_span!("episode", rollout = %running.life.episode.rollout, attempt = running.life.episode.attempt);
     let mut ending = Ending {
-        environment: environment.clone(),
+        runner: runner.clone(),
         running: Arc::new(running),
         outcome: None,
     };
-    environment.tasks.spawn(
+    runner.tasks.spawn(
         async move {
             // It is in the table: from here on it is parked at its boundary until a step begins.
             drop(admitted);
-            let outcome = run(&ending.environment, &ending.running).await;
+            let outcome = run(&ending.runner, &ending.running).await;
             ending.with(outcome);
         }
         .instrument(span),
@@ -47,40 +48,40 @@ pub(crate) fn start(environment: &Arc<Environment>, running: Running, admitted: 
 }
 
 /// Tells the outcome when the task ends, however it does.
-struct Ending {
-    environment: Arc<Environment>,
+struct Ending<A: AgentSessions> {
+    runner: Arc<Runner<A>>,
     running: Arc<Running>,
     outcome: Option<Outcome>,
 }
 
-impl Ending {
+impl<A: AgentSessions> Ending<A> {
     fn with(&mut self, outcome: Outcome) {
         self.outcome = Some(outcome);
     }
 }
 
-impl Drop for Ending {
+impl<A: AgentSessions> Drop for Ending<A> {
     fn drop(&mut self) {
         let life = &self.running.life;
         let outcome = self.outcome.take().unwrap_or_else(|| {
-            let lost = Refusal::from(EnvironmentError::Lost {
+            let lost = Refusal::from(EpisodeError::Lost {
                 episode: life.episode.clone(),
             });
-            Err(lost.instance(self.environment.gate.instance()))
+            Err(lost.instance(self.runner.gate.instance()))
         });
-        self.environment.ended(life, outcome);
+        self.runner.ended(life, outcome);
     }
 }
 
-async fn run(environment: &Environment, running: &Running) -> Outcome {
+async fn run<A: AgentSessions>(runner: &Runner<A>, running: &Running) -> Outcome {
     let life = &running.life;
     let mut boundary = life.boundary.clone();
     let mut touched = Touched::of(&boundary);
     let failed = tokio::select! {
         biased;
-        () = running.stop.cancelled() => return Err(environment.retired(&life.episode)),
-        () = deadline(environment, life.deadline) => None,
-        done = steps(environment, running, &mut boundary, &mut touched) => match done {
+        () = running.stop.cancelled() => return Err(runner.retired(&life.episode)),
+        () = deadline(runner, life.deadline) => None,
+        done = steps(runner, running, &mut boundary, &mut touched) => match done {
             Ok(finished) => return Ok(finished),
             Err(error) => Some(error),
         },
@@ -88,8 +89,8 @@ async fn run(environment: &Environment, running: &Running) -> Outcome {
     let episode = life.episode.clone();
     let step = boundary.step();
     let error = match failed {
-        None => EnvironmentError::Deadline { episode, step },
-        Some(EnvironmentError::Refused(refusal)) => EnvironmentError::Step {
+        None => EpisodeError::Deadline { episode, step },
+        Some(EpisodeError::Refused(refusal)) => EpisodeError::Step {
             episode,
             step,
             refusal,
@@ -98,70 +99,62 @@ async fn run(environment: &Environment, running: &Running) -> Outcome {
     };
     let mut why = Refusal::from(error);
     if why.get("instance").is_none() {
-        why = why.instance(environment.gate.instance());
+        why = why.instance(runner.gate.instance());
     }
     tokio::select! {
         biased;
-        () = running.stop.cancelled() => Err(environment.retired(&life.episode)),
-        outcome = fail(environment, running, &touched, step, why) => outcome,
+        () = running.stop.cancelled() => Err(runner.retired(&life.episode)),
+        outcome = fail(runner, running, &touched, step, why) => outcome,
     }
 }
 
-async fn deadline(environment: &Environment, deadline: Deadline) {
+async fn deadline<A: AgentSessions>(runner: &Runner<A>, deadline: Deadline) {
     match deadline {
-        Deadline::Until(time) => environment.gate.open_time_reaches(time).await,
+        Deadline::Until(time) => runner.gate.open_time_reaches(time).await,
         Deadline::Never | Deadline::Left(_) => std::future::pending().await,
     }
 }
 
 /// All steps that are left.
-async fn steps(
-    environment: &Environment,
+async fn steps<A: AgentSessions>(
+    runner: &Runner<A>,
     running: &Running,
     boundary: &mut Boundary,
     touched: &mut Touched,
-) -> Result<Arc<Finished>, EnvironmentError> {
+) -> Result<Arc<Finished>, EpisodeError> {
     let life = &running.life;
-    let steps = Steps {
-        peers: &environment.peers,
-        patience: environment.patience,
-        running,
-    };
+    let steps = Steps { runner, running };
     loop {
         let step = boundary.step();
         let held = match boundary.mode() {
-            StepMode::Wait => Some(environment.enter(&life.episode, step).await?),
+            StepMode::Wait => Some(runner.enter(&life.episode, step).await?),
             StepMode::Replay => None,
         };
         let done = steps.perform(boundary, touched).await?;
         let _permit = match held {
             Some(permit) => permit,
-            None => environment.enter(&life.episode, step).await?,
+            None => runner.enter(&life.episode, step).await?,
         };
-        *boundary = environment.record(life, done)?;
+        *boundary = runner.record(life, done)?;
         if boundary.step() == Step::Return {
-            return environment.result(life);
+            return runner.result(life);
         }
     }
 }
 
 /// The attempt is over. It lives until what it left is cleaned up, so that the next one finds no trace of it.
-async fn fail(
-    environment: &Environment,
+async fn fail<A: AgentSessions>(
+    runner: &Runner<A>,
     running: &Running,
     touched: &Touched,
     step: Step,
     why: Refusal,
 ) -> Outcome {
     let life = &running.life;
-    let _permit = environment.enter(&life.episode, step).await?;
+    let _permit = runner.enter(&life.episode, step).await?;
     info!(%step, "the attempt failed: {why}");
-    let steps = Steps {
-        peers: &environment.peers,
-        patience: environment.patience,
-        running,
-    };
+    let steps = Steps { runner, running };
     steps.clean_up(touched).await;
-    environment.failed(life, why.clone());
+    runner.failed(life, why.clone());
     Err(why)
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::error::EnvironmentError;
+use crate::error::EpisodeError;
 
 #[derive(Deserialize)]
 struct Row<'a> {
@@ -14,8 +14,8 @@ struct Row<'a> {
 }
 
 /// The row's `responses_create_params`, as they are. INVALID_REQUEST names the field that is not as it must be.
-pub(crate) fn params(task: &Bytes) -> Result<Bytes, EnvironmentError> {
-    let wrong = |field, what: String| EnvironmentError::Field { field, what };
+pub(crate) fn params(task: &Bytes) -> Result<Bytes, EpisodeError> {
+    let wrong = |field, what: String| EpisodeError::Field { field, what };
     if !belay_core::agent::items::is_object(task) {
         return Err(wrong(
             "task",

@@ -1,9 +1,9 @@
-//! What a checkpoint, a restore and a retire mean for an environment.
+//! What a checkpoint, a restore and a retire mean for episodes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use belay_core::{
-    episode::{Boundary, Restored, SeededParts},
+    episode::{Boundary, Restored, SeededParts, Snapshot},
     ids::{CheckpointId, Episode, Instance, RolloutId},
     parts::{Mark, PlannedEpisode, Restart},
     refusal::{Reason, Refusal},
@@ -11,12 +11,16 @@ use belay_core::{
 use belay_participant::{Capture, CapturedPart, StateOwner};
 use bytes::Bytes;
 
-use crate::{environment::Environment, record};
+use crate::{
+    agents::AgentSessions,
+    record::{self, Read},
+    runner::Runner,
+};
 
 /// From this share of the bound on, Status warns of results that nobody acknowledges.
 const MANY_RESULTS: f64 = 0.9;
 
-impl StateOwner for Environment {
+impl<A: AgentSessions> StateOwner for Runner<A> {
     type Staged = Restored;
 
     fn restarts(&self) -> Vec<Restart> {
@@ -28,8 +32,7 @@ impl StateOwner for Environment {
     }
 
     fn capture(&self, _id: CheckpointId, scope: &[Episode], restarts: &[Restart]) -> Capture {
-        let now = self.gate.open_time();
-        let snapshot = self.state().episodes.snapshot(scope, restarts, now);
+        let snapshot = self.snapshot(scope, restarts);
         let parts = snapshot.saved.into_iter().map(|saved| CapturedPart {
             summary: saved.summary.clone(),
             size: saved.size(),
@@ -51,28 +54,19 @@ impl StateOwner for Environment {
             Refusal::new(
                 Reason::InvalidCheckpoint,
                 format!(
-                    "the environment's record of {} does not read: {what}; restore another checkpoint",
+                    "{}'s record of {} does not read: {what}; restore another checkpoint",
+                    self.gate.instance(),
                     planned.saved
                 ),
             )
             .episode(&planned.saved)
             .instance(self.gate.instance())
         })?;
-        Ok(Restored {
-            episode: planned.episode(),
-            execution: planned.execution,
-            work: Arc::new(read.work),
-            boundary: self.placed(read.boundary, planned),
-            deadline: read.deadline_left.into(),
-        })
+        Ok(self.restored(planned, read))
     }
 
     fn activate(&self, staged: Vec<(PlannedEpisode, Restored)>) {
-        let mut state = self.state();
-        let stop = state
-            .episodes
-            .activate(staged.into_iter().map(|(_, restored)| restored).collect());
-        state.stop(&stop);
+        self.activate_restored(staged.into_iter().map(|(_, restored)| restored).collect());
     }
 
     async fn retire(&self, marks: Vec<Mark>) {
@@ -131,7 +125,31 @@ impl StateOwner for Environment {
     }
 }
 
-impl Environment {
+impl<A: AgentSessions> Runner<A> {
+    /// The listed episodes, by reference, and where every one stands.
+    pub fn snapshot(&self, scope: &[Episode], restarts: &[Restart]) -> Snapshot {
+        let now = self.gate.open_time();
+        self.state().episodes.snapshot(scope, restarts, now)
+    }
+
+    /// A record under its planned names, its parts where the plan puts them. Nothing is live.
+    pub fn restored(&self, planned: &PlannedEpisode, read: Read) -> Restored {
+        Restored {
+            episode: planned.episode(),
+            execution: planned.execution,
+            work: Arc::new(read.work),
+            boundary: self.placed(read.boundary, planned),
+            deadline: read.deadline_left.into(),
+        }
+    }
+
+    /// Restored episodes go live, unclaimed; whatever lives of lower attempts is stopped first.
+    pub fn activate_restored(&self, restored: Vec<Restored>) {
+        let mut state = self.state();
+        let stop = state.episodes.activate(restored);
+        state.stop(&stop);
+    }
+
     /// The boundary with its parts where the plan puts them. A part that the checkpoint does not hold (a session that is closed,
     /// a ledger that has not begun) is where it would be placed now.
     fn placed(&self, boundary: Boundary, planned: &PlannedEpisode) -> Boundary {

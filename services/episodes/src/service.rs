@@ -17,19 +17,17 @@ use tokio::sync::mpsc;
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{environment::Environment, error::EnvironmentError, record::usage_to_wire, row};
+use crate::{agents::AgentSessions, error::EpisodeError, record::usage_to_wire, row, runner::Runner};
 
-/// The agent that a Run means when it names none.
-const DEFAULT_AGENT: &str = "default";
 /// Rows that wait for a slow reader.
 const ROWS_AHEAD: usize = 8;
 
-/// The gRPC service of one environment.
-pub(crate) struct DataService(pub(crate) Arc<Environment>);
+/// `belay.episode.v1.Environment`, served.
+pub struct RunService<A>(pub Arc<Runner<A>>);
 
-impl DataService {
+impl<A: AgentSessions> RunService<A> {
     /// Every refusal names a server: the one that refused, else this one.
-    fn status(&self, error: impl Into<EnvironmentError>) -> Status {
+    fn status(&self, error: impl Into<EpisodeError>) -> Status {
         let refusal = Refusal::from(error.into());
         match refusal.get("instance") {
             Some(_) => to_status(&refusal),
@@ -38,14 +36,14 @@ impl DataService {
     }
 }
 
-fn read_run(request: pb::RunRequest) -> Result<(Run, Vec<Episode>), EnvironmentError> {
+fn read_run(request: pb::RunRequest, default_agent: &str) -> Result<(Run, Vec<Episode>), EpisodeError> {
     let episode = wire::episode(request.episode)?;
     let expect = match pb::Expect::try_from(request.expect) {
         Ok(pb::Expect::Fresh) => Expect::Fresh,
         Ok(pb::Expect::Restored) => Expect::Restored,
         Ok(pb::Expect::Either | pb::Expect::Unspecified) => Expect::Either,
         Err(_) => {
-            return Err(EnvironmentError::Field {
+            return Err(EpisodeError::Field {
                 field: "expect",
                 what: format!(
                     "{} is none of 1 (fresh), 2 (restored), 3 (either)",
@@ -55,14 +53,14 @@ fn read_run(request: pb::RunRequest) -> Result<(Run, Vec<Episode>), EnvironmentE
         }
     };
     if request.environment.is_empty() {
-        return Err(EnvironmentError::Field {
+        return Err(EpisodeError::Field {
             field: "environment",
             what: "is missing; name the resources server of the task, for example \"counter\"".into(),
         });
     }
     row::params(&request.task)?;
     let agent = match request.agent.as_str() {
-        "" => DEFAULT_AGENT,
+        "" => default_agent,
         agent => agent,
     };
     let run = Run {
@@ -99,9 +97,10 @@ fn response(finished: &Finished) -> pb::RunResponse {
 }
 
 #[tonic::async_trait]
-impl Service for DataService {
+impl<A: AgentSessions> Service for RunService<A> {
     async fn run(&self, request: Request<pb::RunRequest>) -> Result<Response<pb::RunResponse>, Status> {
-        let (run, acknowledged) = read_run(request.into_inner()).map_err(|e| self.status(e))?;
+        let (run, acknowledged) =
+            read_run(request.into_inner(), self.0.agents.default_name()).map_err(|e| self.status(e))?;
         // The ledgers end beside the episode.
         let _ = self.0.acknowledge(&acknowledged);
         let finished = self.0.run(run).await.map_err(|e| self.status(e))?;
@@ -145,7 +144,7 @@ impl Service for DataService {
     }
 }
 
-impl DataService {
+impl<A: AgentSessions> RunService<A> {
     /// The rows as the policy model has them.
     async fn rows(
         &self,

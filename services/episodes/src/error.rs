@@ -1,4 +1,4 @@
-//! What can go wrong here, in the words of an environment.
+//! What can go wrong here, in the words of an episode.
 
 use belay_core::{
     episode::Step,
@@ -6,9 +6,9 @@ use belay_core::{
     refusal::{Reason, Refusal},
 };
 
-/// Every error of this server.
+/// Every error of running an episode.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum EnvironmentError {
+pub enum EpisodeError {
     /// A field of a Run breaks its rule.
     #[error("{field} {what}")]
     Field {
@@ -66,7 +66,7 @@ pub enum EnvironmentError {
         what: String,
     },
     /// A defect.
-    #[error("the task of {episode} ended without an outcome; this is a defect, see the environment's log")]
+    #[error("the task of {episode} ended without an outcome; this is a defect, see this server's log")]
     Lost {
         /// Which episode.
         episode: Episode,
@@ -83,17 +83,17 @@ fn known_names(known: &[String]) -> String {
     }
 }
 
-impl From<EnvironmentError> for Refusal {
-    fn from(error: EnvironmentError) -> Self {
+impl From<EpisodeError> for Refusal {
+    fn from(error: EpisodeError) -> Self {
         let message = error.to_string();
         match error {
-            EnvironmentError::Field { field, .. } | EnvironmentError::NoSuchServer { field, .. } => {
+            EpisodeError::Field { field, .. } | EpisodeError::NoSuchServer { field, .. } => {
                 Refusal::new(Reason::InvalidRequest, message).with("field", field)
             }
-            EnvironmentError::WrongReplica { episode, owner } => Refusal::new(Reason::WrongReplica, message)
+            EpisodeError::WrongReplica { episode, owner } => Refusal::new(Reason::WrongReplica, message)
                 .episode(&episode)
                 .with("owner", owner),
-            EnvironmentError::Step {
+            EpisodeError::Step {
                 episode,
                 step,
                 mut refusal,
@@ -106,14 +106,14 @@ impl From<EnvironmentError> for Refusal {
                 refusal.retry_after = None;
                 refusal.with("step", step)
             }
-            EnvironmentError::Deadline { episode, step } => Refusal::new(Reason::DeadlinePassed, message)
+            EpisodeError::Deadline { episode, step } => Refusal::new(Reason::DeadlinePassed, message)
                 .episode(&episode)
                 .with("step", step),
-            EnvironmentError::BadAnswer { instance, .. } => {
+            EpisodeError::BadAnswer { instance, .. } => {
                 Refusal::new(Reason::Internal, message).instance(&instance)
             }
-            EnvironmentError::Lost { episode } => Refusal::new(Reason::Internal, message).episode(&episode),
-            EnvironmentError::Refused(refusal) => refusal,
+            EpisodeError::Lost { episode } => Refusal::new(Reason::Internal, message).episode(&episode),
+            EpisodeError::Refused(refusal) => refusal,
         }
     }
 }

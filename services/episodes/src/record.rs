@@ -11,15 +11,24 @@ use bytes::Bytes;
 use prost::Message as _;
 
 /// What a record holds.
-pub(crate) struct Read {
-    pub(crate) work: Work,
-    pub(crate) boundary: Boundary,
-    pub(crate) deadline_left: Option<std::time::Duration>,
+#[derive(Clone, PartialEq, Debug)]
+pub struct Read {
+    /// What is asked for.
+    pub work: Work,
+    /// Where it goes on.
+    pub boundary: Boundary,
+    /// What is left of its time. `None`: no limit.
+    pub deadline_left: Option<std::time::Duration>,
 }
 
 pub(crate) fn encode(saved: &SavedEpisode) -> Bytes {
+    to_record(saved).encode_to_vec().into()
+}
+
+/// A captured episode as it is written.
+pub fn to_record(saved: &SavedEpisode) -> rec::EnvironmentEpisode {
     let boundary = &saved.boundary;
-    let record = rec::EnvironmentEpisode {
+    rec::EnvironmentEpisode {
         task: saved.work.task.clone(),
         environment: saved.work.environment.to_string(),
         agent: saved.work.agent.to_string(),
@@ -40,13 +49,16 @@ pub(crate) fn encode(saved: &SavedEpisode) -> Bytes {
                 details: verdict.details.clone(),
             }),
         }),
-    };
-    record.encode_to_vec().into()
+    }
 }
 
 /// Why a record does not read, in words.
 pub(crate) fn decode(payload: Bytes) -> Result<Read, String> {
-    let record = rec::EnvironmentEpisode::decode(payload).map_err(|error| error.to_string())?;
+    from_record(rec::EnvironmentEpisode::decode(payload).map_err(|error| error.to_string())?)
+}
+
+/// An episode as it was written; why it does not read, in words.
+pub fn from_record(record: rec::EnvironmentEpisode) -> Result<Read, String> {
     let said = |refusal: Refusal| refusal.message;
     let wire = record.boundary.ok_or("it has no boundary")?;
     let step = Step::from_name(&wire.next_step)
@@ -100,14 +112,16 @@ fn outcome_from_wire(wire: rec::AgentOutcome) -> Result<AgentOutcome, Refusal> {
     })
 }
 
-pub(crate) fn usage_to_wire(usage: Usage) -> pb::Usage {
+/// For a reply or a record.
+pub fn usage_to_wire(usage: Usage) -> pb::Usage {
     pb::Usage {
         input_tokens: usage.input_tokens,
         output_tokens: usage.output_tokens,
     }
 }
 
-pub(crate) fn usage_from_wire(wire: Option<pb::Usage>) -> Usage {
+/// Nothing is no tokens.
+pub fn usage_from_wire(wire: Option<pb::Usage>) -> Usage {
     let wire = wire.unwrap_or_default();
     Usage {
         input_tokens: wire.input_tokens,

@@ -11,7 +11,7 @@ use std::{
 
 use belay_core::{
     episode::{Admission, Boundary, Episodes, Finished, Freed, Life, Look, Request, Step, StepDone},
-    ids::{Episode, ExecutionId, Instance, Kind, RolloutId},
+    ids::{Episode, ExecutionId, Instance, RolloutId},
     refusal::{Reason, Refusal},
 };
 use belay_mesh::{
@@ -26,7 +26,8 @@ use tracing::warn;
 use uuid::Uuid;
 
 use crate::{
-    error::EnvironmentError,
+    agents::AgentSessions,
+    error::EpisodeError,
     steps,
     task::{self, Running},
 };
@@ -41,10 +42,22 @@ const DOOR_PAUSE: Duration = Duration::from_millis(50);
 /// What an episode comes to.
 pub(crate) type Outcome = Result<Arc<Finished>, Refusal>;
 
-/// The environment: owns its episodes.
-pub struct Environment {
+/// How episodes are run.
+#[derive(Clone, Copy, Debug)]
+pub struct RunnerOptions {
+    /// For how long another server is tried before the episode fails.
+    pub patience: Duration,
+    /// At most this many results wait to be acknowledged; then new Runs are refused with ADMISSION_FULL.
+    pub max_unacknowledged: usize,
+    /// Episodes have boundaries to go on from. Without, each one that runs is a restart: never saved, never waited for.
+    pub boundaries: bool,
+}
+
+/// Runs episodes, and owns them.
+pub struct Runner<A> {
     pub(crate) gate: Gate,
     pub(crate) peers: Peers,
+    pub(crate) agents: A,
     pub(crate) patience: Duration,
     pub(crate) tasks: TaskTracker,
     state: Mutex<State>,
@@ -64,14 +77,19 @@ struct Handle {
     tell: watch::Sender<Option<Outcome>>,
 }
 
-impl Environment {
-    /// An environment without episodes.
-    pub fn new(gate: Gate, peers: Peers, patience: Duration, max_unacknowledged: usize) -> Self {
-        let episodes = Episodes::new(gate.instance().clone(), max_unacknowledged);
+impl<A: AgentSessions> Runner<A> {
+    /// A runner without episodes.
+    pub fn new(gate: Gate, peers: Peers, agents: A, options: RunnerOptions) -> Self {
+        let episodes = Episodes::new(gate.instance().clone(), options.max_unacknowledged);
+        let episodes = match options.boundaries {
+            true => episodes,
+            false => episodes.without_boundaries(),
+        };
         Self {
             gate,
             peers,
-            patience,
+            agents,
+            patience: options.patience,
             tasks: TaskTracker::new(),
             state: Mutex::new(State {
                 episodes,
@@ -87,7 +105,7 @@ impl Environment {
     }
 
     /// Runs an episode to its end, joins it, or replies again.
-    pub async fn run(self: &Arc<Self>, request: Request) -> Result<Arc<Finished>, EnvironmentError> {
+    pub async fn run(self: &Arc<Self>, request: Request) -> Result<Arc<Finished>, EpisodeError> {
         let outcome = match self.known(&request) {
             Some(outcome) => outcome,
             None => self.admit(&request).await?,
@@ -96,7 +114,7 @@ impl Environment {
             Answer::Done(finished) => Ok(finished),
             Answer::Runs(mut outcome) => match outcome.wait_for(Option::is_some).await {
                 Ok(outcome) => outcome.clone().expect("it was waited for"),
-                Err(_) => Err(Refusal::from(EnvironmentError::Lost {
+                Err(_) => Err(Refusal::from(EpisodeError::Lost {
                     episode: request.episode.clone(),
                 })),
             },
@@ -117,7 +135,7 @@ impl Environment {
         }
     }
 
-    async fn admit(self: &Arc<Self>, request: &Request) -> Result<Answer, EnvironmentError> {
+    async fn admit(self: &Arc<Self>, request: &Request) -> Result<Answer, EpisodeError> {
         let episode = &request.episode;
         if !self.state().episodes.holds(&episode.rollout) {
             self.owned_here(episode).await?;
@@ -126,20 +144,14 @@ impl Environment {
         let mut state = self.state();
         if state.episodes.look(request)? == Look::Absent {
             // Nothing is started that could not go on.
-            let work = &request.work;
-            steps::place(
-                &self.peers,
-                Kind::Resources,
-                "environment",
-                &work.environment,
-                episode,
-            )?;
-            steps::place(&self.peers, Kind::Agent, "agent", &work.agent, episode)?;
+            steps::place_resources(&self.peers, &request.work.environment, episode)?;
+            self.agents.place(&request.work.agent, episode)?;
+            self.agents.may_begin(episode)?;
         }
         let fresh = ExecutionId(Uuid::now_v7());
         match state.episodes.admit(request, fresh, self.gate.open_time())? {
             Admission::Replied(finished) => Ok(Answer::Done(finished)),
-            Admission::Join => state.join(episode).ok_or_else(|| EnvironmentError::Lost {
+            Admission::Join => state.join(episode).ok_or_else(|| EpisodeError::Lost {
                 episode: episode.clone(),
             }),
             Admission::Start(life) | Admission::Claim(life) => {
@@ -160,9 +172,9 @@ impl Environment {
     }
 
     /// WRONG_REPLICA, when another replica is to run the rollout or runs it already.
-    async fn owned_here(&self, episode: &Episode) -> Result<(), EnvironmentError> {
+    async fn owned_here(&self, episode: &Episode) -> Result<(), EpisodeError> {
         let me = self.gate.instance();
-        let wrong = |owner: Instance| EnvironmentError::WrongReplica {
+        let wrong = |owner: Instance| EpisodeError::WrongReplica {
             episode: episode.clone(),
             owner,
         };
@@ -175,10 +187,7 @@ impl Environment {
         if others.is_empty() {
             return Ok(());
         }
-        if let Some(owner) = self
-            .peers
-            .members
-            .place(Kind::Environment, &me.name, &episode.rollout)
+        if let Some(owner) = self.peers.members.place(me.kind, &me.name, &episode.rollout)
             && owner != *me
         {
             return Err(wrong(owner));
@@ -216,7 +225,7 @@ impl Environment {
     }
 
     /// Frees results now, and ends their ledgers in a task, which the caller may wait for.
-    pub fn acknowledge(self: &Arc<Self>, episodes: &[Episode]) -> (u32, impl Future<Output = ()> + use<>) {
+    pub fn acknowledge(self: &Arc<Self>, episodes: &[Episode]) -> (u32, impl Future<Output = ()> + use<A>) {
         let freed = self.state().episodes.acknowledge(episodes);
         let count = freed.len() as u32;
         let mut by_ledger: BTreeMap<Instance, Vec<Freed>> = BTreeMap::new();
@@ -226,9 +235,9 @@ impl Environment {
         let ends: Vec<_> = by_ledger
             .into_iter()
             .map(|(policy_model, freed)| {
-                let environment = self.clone();
+                let runner = self.clone();
                 self.tasks
-                    .spawn(async move { environment.end_ledgers(&policy_model, &freed).await })
+                    .spawn(async move { runner.end_ledgers(&policy_model, &freed).await })
             })
             .collect();
         let ended = async move {
@@ -290,7 +299,7 @@ impl Environment {
             .ok_or_else(|| self.retired(&life.episode))
     }
 
-    pub(crate) fn result(&self, life: &Life) -> Result<Arc<Finished>, EnvironmentError> {
+    pub(crate) fn result(&self, life: &Life) -> Result<Arc<Finished>, EpisodeError> {
         Ok(self.state().episodes.finished(&life.episode)?)
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct Fakes {
 
 struct Shared {
     address: SocketAddr,
-    /// Every call, in the order of arrival: `Generate (0, 0) r#0 <execution>`.
+    /// Every call, in the order of arrival: `Generate (0, 0) r#0 <execution>`, `Seed r#0 <execution>`.
     log: watch::Sender<Vec<String>>,
     held: watch::Sender<HashSet<&'static str>>,
     refused: Mutex<HashMap<&'static str, Refusal>>,
@@ -90,7 +90,7 @@ impl Fakes {
 
     /// Calls and places, without the episodes.
     pub(crate) fn calls(&self) -> Vec<String> {
-        let head = |line: &String| line.split(')').next().unwrap_or_default().to_owned() + ")";
+        let head = |line: &String| line.rsplitn(3, ' ').last().unwrap_or_default().to_owned();
         self.log().iter().map(head).collect()
     }
 
@@ -118,18 +118,35 @@ impl Fakes {
         operation: Option<pb::Operation>,
         life: Option<pb::EpisodeRef>,
     ) -> Result<pb::Operation, Status> {
-        let (life, operation) = (life.expect("a ref"), operation.expect("an operation"));
+        let operation = operation.expect("an operation");
+        let place = format!("{call} ({}, {})", operation.turn, operation.index);
+        self.logged(call, &place, life).await?;
+        Ok(operation)
+    }
+
+    /// A call that is of no operation.
+    async fn told(&self, call: &'static str, life: Option<pb::EpisodeRef>) -> Result<(), Status> {
+        self.logged(call, call, life).await
+    }
+
+    async fn logged(
+        &self,
+        call: &'static str,
+        place: &str,
+        life: Option<pb::EpisodeRef>,
+    ) -> Result<(), Status> {
+        let life = life.expect("a ref");
         let episode = life.episode.expect("an episode");
         let line = format!(
-            "{call} ({}, {}) {}#{} {}",
-            operation.turn, operation.index, episode.rollout_id, episode.attempt, life.execution
+            "{place} {}#{} {}",
+            episode.rollout_id, episode.attempt, life.execution
         );
         self.shared.log.send_modify(|log| log.push(line));
         let mut held = self.shared.held.subscribe();
         let _ = held.wait_for(|held| !held.contains(call)).await;
         match self.shared.refused.lock().expect("no test panicked").get(call) {
             Some(refusal) => Err(to_status(refusal)),
-            None => Ok(operation),
+            None => Ok(()),
         }
     }
 }
@@ -174,23 +191,46 @@ impl pb::policy_model_server::PolicyModel for Fakes {
 
     async fn get_trajectory(
         &self,
-        _request: Request<pb::PolicyModelGetTrajectoryRequest>,
+        request: Request<pb::PolicyModelGetTrajectoryRequest>,
     ) -> Result<Response<Self::GetTrajectoryStream>, Status> {
-        Err(Status::internal("an agent asks for no trajectory"))
+        self.told("GetTrajectory", request.into_inner().r#ref).await?;
+        let (send, rows) = tokio::sync::mpsc::channel(1);
+        let row = pb::TrajectoryRow {
+            operation: Some(pb::Operation { turn: 0, index: 0 }),
+            ..Default::default()
+        };
+        let row = pb::PolicyModelGetTrajectoryResponse { row: Some(row) };
+        send.try_send(Ok(row)).expect("room for one");
+        Ok(Response::new(ReceiverStream::new(rows)))
     }
 
     async fn end_episodes(
         &self,
-        _request: Request<pb::EndEpisodesRequest>,
+        request: Request<pb::EndEpisodesRequest>,
     ) -> Result<Response<pb::EndEpisodesResponse>, Status> {
-        Err(Status::internal("an agent ends no ledger"))
+        let refs = request.into_inner().refs;
+        let ended = refs.len() as u32;
+        for life in refs {
+            self.told("EndEpisodes", Some(life)).await?;
+        }
+        Ok(Response::new(pb::EndEpisodesResponse { ended }))
     }
 }
 
 #[tonic::async_trait]
 impl pb::resources_server::Resources for Fakes {
-    async fn seed(&self, _request: Request<pb::SeedRequest>) -> Result<Response<pb::SeedResponse>, Status> {
-        Err(Status::internal("an agent seeds no resources"))
+    async fn seed(&self, request: Request<pb::SeedRequest>) -> Result<Response<pb::SeedResponse>, Status> {
+        self.told("Seed", request.into_inner().r#ref).await?;
+        Ok(Response::new(pb::SeedResponse {
+            instance: Some(pb::Instance {
+                kind: pb::Kind::Resources.into(),
+                name: "counter".into(),
+                replica: 0,
+            }),
+            mode: pb::CheckpointMode::Exported.into(),
+            verify: pb::VerifyMode::Replay.into(),
+            revision: 0,
+        }))
     }
 
     async fn call_tool(
@@ -214,15 +254,17 @@ impl pb::resources_server::Resources for Fakes {
 
     async fn verify(
         &self,
-        _request: Request<pb::VerifyRequest>,
+        request: Request<pb::VerifyRequest>,
     ) -> Result<Response<pb::VerifyResponse>, Status> {
-        Err(Status::internal("an agent verifies nothing"))
+        self.told("Verify", request.into_inner().r#ref).await?;
+        Ok(Response::new(pb::VerifyResponse {
+            reward: 0.75,
+            details: r#"{"why": 1e400}"#.into(),
+        }))
     }
 
-    async fn close(
-        &self,
-        _request: Request<pb::CloseRequest>,
-    ) -> Result<Response<pb::CloseResponse>, Status> {
-        Err(Status::internal("an agent closes no resources"))
+    async fn close(&self, request: Request<pb::CloseRequest>) -> Result<Response<pb::CloseResponse>, Status> {
+        self.told("Close", request.into_inner().r#ref).await?;
+        Ok(Response::new(pb::CloseResponse {}))
     }
 }

@@ -6,6 +6,7 @@ mod checkpoint;
 mod control;
 mod fakes;
 mod loops;
+mod runs;
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use belay_mesh::{
     wire::ToWire as _,
 };
 use belay_participant::ServerCommon;
-use belay_proto::episode::{self as pb, agent_client::AgentClient};
+use belay_proto::episode::{self as pb, agent_client::AgentClient, environment_client::EnvironmentClient};
 use control::{Control, PATIENCE, member};
 use fakes::Fakes;
 use tempfile::TempDir;
@@ -34,6 +35,8 @@ const PARAMS: &str = r#"{"input": "go", "temperature":1e400 }"#;
 pub(crate) struct Server {
     pub(crate) control: Control,
     pub(crate) client: AgentClient<MeshChannel>,
+    /// Whole episodes are sent to the same port.
+    pub(crate) runs: EnvironmentClient<MeshChannel>,
     stop: Shutdown,
 }
 
@@ -50,21 +53,25 @@ pub(crate) fn me() -> Instance {
 impl Server {
     /// In JOINING: it knows no members, and serves no data.
     pub(crate) async fn start(root: &TempDir) -> Self {
+        Self::start_with(root, |_| ()).await
+    }
+
+    pub(crate) async fn start_with(root: &TempDir, change: impl FnOnce(&mut AgentConfig)) -> Self {
         let listeners = Listeners::bind("127.0.0.1:0", "127.0.0.1:0")
             .await
             .expect("free ports");
         let (data, control) = listeners.addresses().expect("bound");
         let mut common = ServerCommon::new(me(), root.path(), "test");
         common.patience = Duration::from_secs(5);
+        let mut config = AgentConfig::new(common);
+        change(&mut config);
         let stop = Shutdown::new();
-        tokio::spawn(belay_agent::serve(
-            AgentConfig::new(common),
-            listeners,
-            stop.clone(),
-        ));
+        tokio::spawn(belay_agent::serve(config, listeners, stop.clone()));
+        let channel = Channels::default().data(&data.to_string());
         Self {
             control: Control::connect(control).await,
-            client: AgentClient::new(Channels::default().data(&data.to_string())),
+            client: AgentClient::new(channel.clone()),
+            runs: EnvironmentClient::new(channel),
             stop,
         }
     }

@@ -6,7 +6,10 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 use anyhow::{Context as _, anyhow, bail};
 use belay_agent::AgentConfig;
 use belay_coordinator::CoordinatorConfig;
-use belay_core::ids::{Instance, Kind};
+use belay_core::{
+    ids::{Instance, Kind},
+    parts::CheckpointMode,
+};
 use belay_environment::EnvironmentConfig;
 use belay_fake_backend::BackendConfig;
 use belay_mesh::{
@@ -225,12 +228,19 @@ async fn participant(kind: Kind, args: ParticipantArgs) -> anyhow::Result<()> {
             if let Some(most) = server.max_unacknowledged {
                 environment.max_unacknowledged = most as usize;
             }
+            environment.boundaries = server.mode != Some(CheckpointMode::RestartOnly);
             belay_environment::serve(environment, listeners, shutdown).await?;
         }
         Kind::Agent => {
             let mut agent = AgentConfig::new(common);
             if let Some(steps) = server.max_steps {
                 agent.max_steps = steps;
+            }
+            if let Some(most) = server.max_unacknowledged {
+                agent.max_unacknowledged = most as usize;
+            }
+            if let Some(mode) = server.mode {
+                agent.mode = mode;
             }
             belay_agent::serve(agent, listeners, shutdown).await?;
         }

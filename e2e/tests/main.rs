@@ -4,8 +4,10 @@
 
 mod bad_input;
 mod checkpointing;
+mod deadlines;
 mod demo;
 mod s01_crash_and_restore;
+mod s02_legacy_run;
 mod s03_the_reward_needs_the_session;
 mod s07_no_crash;
 mod s08_verify_that_replays;

@@ -9,7 +9,11 @@ use crate::world::{BOUND, World};
 /// Seen red: an agent that stages a restored session without its conversation asks for its first turn again, and the attempt ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_goes_on_from_its_last_boundary() {
-    let mut world = World::start().await;
+    goes_on_from_its_last_boundary(World::start().await).await;
+}
+
+/// The story, wherever the Runs are sent.
+pub async fn goes_on_from_its_last_boundary(mut world: World) {
     world.ctl.hold(Hold::AfterCallsPerRollout(1)).await.unwrap();
     let first = world.run("r", 0, Expect::Fresh);
     world.ctl.wait_held(1, BOUND).await.unwrap();

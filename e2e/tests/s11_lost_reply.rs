@@ -11,7 +11,11 @@ use crate::{
 /// Seen red: with the finished left out of the environment's capture, the checkpoint has no episode.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_attempt_gets_the_result_without_a_model_call() {
-    let mut world = World::start().await;
+    the_result_is_replied_without_a_model_call(World::start().await).await;
+}
+
+/// The story, wherever the Runs are sent.
+pub async fn the_result_is_replied_without_a_model_call(mut world: World) {
     world.ctl.hold(Hold::AfterCallsPerRollout(3)).await.unwrap();
     let caller = world.run("r", 0, Expect::Fresh);
     world.ctl.wait_held(1, BOUND).await.unwrap();

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use belay_core::{parts::VerifyMode, refusal::Refusal};
+use belay_core::{ids::Instance, parts::VerifyMode, refusal::Refusal};
 use belay_fake_backend::{
     ctl::{CallRecord, CtlClient, RecordState},
     work::{WorkKind, WorkRecord},
@@ -44,6 +44,8 @@ pub type Ran = Result<RunResponse, belay_core::refusal::Refusal>;
 pub struct World {
     pub mesh: LocalMesh,
     pub ctl: CtlClient,
+    /// The server that Runs are sent to: an environment, or an agent that owns whole episodes.
+    pub runs_at: Instance,
     _dir: TempDir,
 }
 
@@ -88,7 +90,12 @@ impl World {
         mesh.wait_open(BOUND).await.unwrap();
         // A mesh with an engine of its own has no `/_ctl`.
         let ctl = mesh.ctl().unwrap_or_else(|_| CtlClient::new("127.0.0.1:1"));
-        Self { mesh, ctl, _dir: dir }
+        Self {
+            mesh,
+            ctl,
+            runs_at: "environment/default/0".parse().unwrap(),
+            _dir: dir,
+        }
     }
 
     /// SIGKILL to every server and the coordinator; each exit has been seen when it returns.
@@ -112,7 +119,7 @@ impl World {
     }
 
     pub fn environment(&self) -> EnvironmentClient<belay_mesh::channel::MeshChannel> {
-        EnvironmentClient::new(Channels::default().data(self.mesh.environment_address().unwrap()))
+        EnvironmentClient::new(Channels::default().data(self.mesh.data_address(&self.runs_at).unwrap()))
     }
 
     /// Sends a Run of the counter's task in the background.
@@ -134,14 +141,26 @@ impl World {
         expect: Expect,
         task: String,
     ) -> JoinHandle<Ran> {
-        let mut environment = self.environment();
-        let request = RunRequest {
+        self.send(RunRequest {
+            task: task.into(),
+            ..self.request(server, rollout, attempt, expect)
+        })
+    }
+
+    /// A Run of the counter's task as it is sent.
+    pub fn request(&self, server: &str, rollout: &str, attempt: u32, expect: Expect) -> RunRequest {
+        RunRequest {
             episode: Some(episode(rollout, attempt)),
             expect: expect.into(),
             environment: server.into(),
-            task: task.into(),
+            task: counter_task(rollout).into(),
             ..Default::default()
-        };
+        }
+    }
+
+    /// Sends a Run in the background.
+    pub fn send(&self, request: RunRequest) -> JoinHandle<Ran> {
+        let mut environment = self.environment();
         tokio::spawn(async move {
             let ran = tokio::time::timeout(BOUND, environment.run(request))
                 .await

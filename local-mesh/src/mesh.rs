@@ -4,7 +4,7 @@ mod wait;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use belay_core::ids::{Instance, Kind};
+use belay_core::ids::Instance;
 use belay_fake_backend::ctl::CtlClient;
 use belay_mesh::{
     channel::{ChannelOptions, Channels, MeshChannel},
@@ -286,15 +286,12 @@ impl LocalMesh {
         self.backend.as_ref().map(|b| b.address.as_str())
     }
 
-    /// The first environment's data address.
-    pub fn environment_address(&self) -> Result<&str, LocalMeshError> {
-        let found = self
-            .servers
-            .iter()
-            .find(|(instance, _)| instance.kind == Kind::Environment);
+    /// A server's data address.
+    pub fn data_address(&self, instance: &Instance) -> Result<&str, LocalMeshError> {
+        let found = self.servers.iter().find(|(held, _)| *held == instance);
         found
             .map(|(_, server)| server.data.as_str())
-            .ok_or_else(|| LocalMeshError::Unknown("environment".into()))
+            .ok_or_else(|| LocalMeshError::Unknown(instance.to_string()))
     }
 
     /// The engine's orders and questions.

@@ -166,6 +166,10 @@ fn yes() -> bool {
     true
 }
 
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
 fn one() -> u32 {
     1
 }
@@ -192,12 +196,19 @@ pub struct ServerConfig {
     /// Resources: the built-in environment; the server's name where it is unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builtin: Option<String>,
-    /// Resources: exported, stateless or restart_only, instead of what the built-in says.
+    /// Whether its part of an episode can be saved: exported or restart_only, at a resources server stateless too and instead of
+    /// what the built-in says. restart_only at an environment: its episodes have no boundaries to go on from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<CheckpointMode>,
     /// Resources: replay or wait, instead of what the built-in says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyMode>,
+    /// Resources: its sessions share state with each other; a soft limit waits for its calls.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shared: bool,
+    /// Resources: a session that is not called for so many seconds ends. Time for which the mesh is closed or down is not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_ttl_seconds: Option<u32>,
     /// Resources: where applied tool calls are reported to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect_log: Option<String>,
@@ -207,7 +218,7 @@ pub struct ServerConfig {
     /// Agent: at most this many model calls in an episode, where the task does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<u32>,
-    /// Environment: at most this many finished results that nobody has acknowledged.
+    /// Environment, or an agent that Runs are sent to: at most this many finished results that nobody has acknowledged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unacknowledged: Option<u32>,
 }
@@ -223,6 +234,8 @@ impl ServerConfig {
             builtin: None,
             mode: None,
             verify: None,
+            shared: false,
+            session_ttl_seconds: None,
             effect_log: None,
             tables: None,
             max_steps: None,

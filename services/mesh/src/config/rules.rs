@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use belay_core::ids::{Instance, Kind};
+use belay_core::{
+    ids::{Instance, Kind},
+    parts::CheckpointMode,
+};
 
 use super::{Engine, MeshConfig, ServerConfig};
 use crate::channel::check_address;
@@ -97,26 +100,52 @@ fn server(server: &ServerConfig) -> Result<(), String> {
     if let Some(effect_log) = &server.effect_log {
         url("effect_log", effect_log, "http://127.0.0.1:9000/_ctl/effects")?;
     }
-    let theirs = [
-        ("builtin", server.builtin.is_some(), Kind::Resources),
-        ("mode", server.mode.is_some(), Kind::Resources),
-        ("verify", server.verify.is_some(), Kind::Resources),
-        ("effect_log", server.effect_log.is_some(), Kind::Resources),
-        ("tables", server.tables.is_some(), Kind::Resources),
-        ("max_steps", server.max_steps.is_some(), Kind::Agent),
-        (
-            "max_unacknowledged",
-            server.max_unacknowledged.is_some(),
-            Kind::Environment,
-        ),
-    ];
-    match theirs
-        .into_iter()
-        .find(|(_, set, kind)| *set && *kind != server.kind)
-    {
-        Some((key, _, kind)) => Err(format!("{key} belongs to kind = \"{kind}\"; take it out here")),
-        None => Ok(()),
+    if server.session_ttl_seconds == Some(0) {
+        return Err("session_ttl_seconds = 0: it must be above 0; leave it out for sessions that do not end by themselves".into());
     }
+    keys(server)?;
+    match server.mode {
+        Some(CheckpointMode::Stateless) if server.kind != Kind::Resources => Err(
+            "mode = \"stateless\" belongs to kind = \"resources\"; here it is \"exported\" or \"restart_only\"".into(),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Keys that stand only at some kinds.
+fn keys(server: &ServerConfig) -> Result<(), String> {
+    let resources = &[Kind::Resources][..];
+    let owners = &[Kind::Environment, Kind::Agent][..];
+    let theirs = [
+        ("builtin", server.builtin.is_some(), resources),
+        (
+            "mode",
+            server.mode.is_some(),
+            &[Kind::Environment, Kind::Agent, Kind::Resources],
+        ),
+        ("verify", server.verify.is_some(), resources),
+        ("shared", server.shared, resources),
+        (
+            "session_ttl_seconds",
+            server.session_ttl_seconds.is_some(),
+            resources,
+        ),
+        ("effect_log", server.effect_log.is_some(), resources),
+        ("tables", server.tables.is_some(), resources),
+        ("max_steps", server.max_steps.is_some(), &[Kind::Agent]),
+        ("max_unacknowledged", server.max_unacknowledged.is_some(), owners),
+    ];
+    let wrong = theirs
+        .into_iter()
+        .find(|(_, set, kinds)| *set && !kinds.contains(&server.kind));
+    let Some((key, _, kinds)) = wrong else {
+        return Ok(());
+    };
+    let kinds: Vec<_> = kinds.iter().map(|kind| format!("\"{kind}\"")).collect();
+    Err(format!(
+        "{key} belongs to kind = {}; take it out here",
+        kinds.join(" or ")
+    ))
 }
 
 fn url(place: &str, value: &str, example: &str) -> Result<(), String> {

@@ -92,6 +92,22 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
             ),
             "tables belongs to",
         ),
+        (
+            &format!("{base}[[server]]\nkind = \"policy-model\"\nname = \"b\"\nmode = \"exported\""),
+            "mode belongs to kind = \"environment\" or \"agent\" or \"resources\"",
+        ),
+        (
+            &format!("{base}[[server]]\nkind = \"agent\"\nname = \"b\"\nmode = \"stateless\""),
+            "mode = \"stateless\" belongs to kind = \"resources\"",
+        ),
+        (
+            &format!("{base}[[server]]\nkind = \"agent\"\nname = \"b\"\nshared = true"),
+            "shared belongs to",
+        ),
+        (
+            &format!("{base}[[server]]\nkind = \"resources\"\nsession_ttl_seconds = 0"),
+            "session_ttl_seconds = 0: it must be above 0",
+        ),
     ];
     for (text, expected) in cases {
         let message = read(text).unwrap_err();

@@ -12,7 +12,7 @@ use crate::world::{BOUND, World, good, refused};
 /// Long enough for the steps before the checkpoint and after the restore on a loaded machine; short enough to be waited out.
 const DEADLINE: Duration = Duration::from_secs(8);
 
-/// Seen red: with the time since the episode's start subtracted at the restore, both are over before they go on.
+/// Seen red: with the clock of a restored episode running before it is claimed, the second one is over before it goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_stands_still_between_a_crash_and_the_restore_and_runs_on_after_it() {
     let mut world = World::start().await;

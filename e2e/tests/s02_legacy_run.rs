@@ -17,7 +17,7 @@ async fn at_the_agent() -> World {
     world
 }
 
-/// Seen red: with the session left out of the agent's record, the restore does not read.
+/// Seen red: with the session left out of the record of an episode that the agent owns, the restored one has none.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_goes_on_from_its_last_boundary_as_scenario_1() {
     goes_on_from_its_last_boundary(at_the_agent().await).await;

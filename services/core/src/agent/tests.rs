@@ -550,3 +550,24 @@ fn a_session_beside_a_server_that_cannot_save_is_a_restart() {
         2
     );
 }
+
+#[test]
+fn an_agent_that_cannot_save_names_itself_and_a_rollout_is_held_until_its_loop_has_ended() {
+    let mut table = Sessions::new(instance("agent/default/0")).with_mode(CheckpointMode::RestartOnly);
+    table.seed(&episode(0), life(1), terms(9)).expect("seeded");
+    assert_eq!(table.restarts()[0].instance, instance("agent/default/0"));
+    let rollout = episode(0).rollout;
+    assert_eq!(table.holding(&rollout), Some(episode(0)));
+    table
+        .activate(&episode(0), life(1), 0, &Bytes::new())
+        .expect("driven");
+    assert_eq!(
+        table.retire_below(&episode(1)),
+        [life(1)],
+        "its loop is to be stopped"
+    );
+    assert_eq!(table.retire_below(&episode(0)), [], "nothing is below attempt 0");
+    assert_eq!(table.holding(&rollout), Some(episode(0)), "its loop runs yet");
+    table.ended(&episode(0), life(1));
+    assert_eq!(table.holding(&rollout), None);
+}

@@ -488,6 +488,23 @@ fn an_episode_with_a_part_that_cannot_be_saved_is_a_restart_until_it_needs_it_no
 }
 
 #[test]
+fn without_boundaries_each_episode_that_runs_is_a_restart_and_a_finished_one_is_saved() {
+    let mut table = table().without_boundaries();
+    let (runs, done) = (episode("runs", 0), episode("done", 0));
+    start(&mut table, &runs, 1);
+    let execution = start(&mut table, &done, 2);
+    assert_eq!(table.restarts().len(), 2);
+    finish(&mut table, &done, execution);
+    let restarts = table.restarts();
+    assert_eq!(restarts.len(), 1);
+    assert_eq!(restarts[0].instance, instance("environment/default/0"));
+    assert!(restarts[0].reason.contains("no boundaries"), "{restarts:?}");
+    let standing = standing(&table, &[runs, done]);
+    assert_eq!(standing["runs#0"], Standing::Restart);
+    assert_eq!(standing["done#0"], Standing::SavedFinished);
+}
+
+#[test]
 fn results_are_bounded_and_those_that_are_known_still_reply() {
     let mut table = Episodes::new(instance("environment/default/0"), 1);
     let a = episode("a", 0);

@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeMap,
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
@@ -195,14 +195,16 @@ impl World {
         held.execution = execution;
         held.done = done;
         held.in_flight = None;
-        self.table.activate(RestoredSession {
+        let restored = RestoredSession {
             episode: Episode::new(rollout.clone(), held.attempt),
             execution,
             task: view.task,
             state: view.state,
             revision: view.revision,
             replies: view.replies.to_vec(),
-        });
+            time_left: None,
+        };
+        self.table.activate(restored, Duration::ZERO);
         self.restored += 1;
     }
 

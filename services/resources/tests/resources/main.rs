@@ -5,6 +5,7 @@ mod checkpoint;
 mod control;
 mod effects;
 mod held;
+mod lifetime;
 mod verify;
 mod workplace;
 

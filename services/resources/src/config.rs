@@ -16,6 +16,9 @@ pub struct ResourcesConfig {
     pub mode: Option<CheckpointMode>,
     /// Instead of what the environment says.
     pub verify: Option<VerifyMode>,
+    /// Sessions share state with others, whatever the environment says: none is left out of a checkpoint while it is in a call,
+    /// a soft limit waits for it.
+    pub shared: bool,
     /// A session that nobody calls for so long is ended, as if it had been closed: some time between this and a sixteenth more
     /// (at most a minute) after its last use. It is open time: it stands still while the mesh is closed, and between a crash and
     /// a restore. None: sessions stay until they are closed or retired.
@@ -38,6 +41,7 @@ impl ResourcesConfig {
             builtin: builtin.into(),
             mode: None,
             verify: None,
+            shared: false,
             session_ttl: None,
             effect_log: None,
             tables: None,

@@ -21,7 +21,7 @@ impl<E: Environment> StateOwner for Resources<E> {
     }
 
     fn shares_state(&self) -> bool {
-        self.environment.shared()
+        self.settings.shared
     }
 
     fn restarts(&self) -> Vec<Restart> {

@@ -36,6 +36,7 @@ const SHOWN_NAME: usize = 64;
 pub(crate) struct Settings {
     pub(crate) mode: CheckpointMode,
     pub(crate) verify: VerifyMode,
+    pub(crate) shared: bool,
     pub(crate) session_ttl: Option<Duration>,
     pub(crate) restore_seeds_anew: bool,
 }

@@ -68,6 +68,7 @@ pub async fn serve_environment<E: Environment>(
     let settings = Settings {
         mode: config.mode.unwrap_or(environment.mode()),
         verify: config.verify.unwrap_or(environment.verify_mode()),
+        shared: config.shared || environment.shared(),
         session_ttl: config.session_ttl,
         restore_seeds_anew: config.restore_seeds_anew,
     };

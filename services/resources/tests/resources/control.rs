@@ -74,10 +74,20 @@ impl Control {
     }
 
     pub async fn prepare(&self, timeout: Duration) -> ck::PrepareResponse {
+        self.prepare_softly(timeout, None).await
+    }
+
+    /// With a soft limit.
+    pub async fn prepare_softly(
+        &self,
+        timeout: Duration,
+        soft_limit: Option<Duration>,
+    ) -> ck::PrepareResponse {
         let request = ck::PrepareRequest {
             fence: self.fence(),
             checkpoint_id: RUN.into(),
             timeout: Some(timeout.to_wire()),
+            soft_limit: soft_limit.map(|limit| limit.to_wire()),
             ..Default::default()
         };
         self.client

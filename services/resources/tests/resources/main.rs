@@ -6,6 +6,7 @@ mod control;
 mod effects;
 mod held;
 mod lifetime;
+mod shared;
 mod verify;
 mod workplace;
 

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tracing::{Instrument as _, error};
 
 use crate::{
-    effects::{Effect, EffectLog},
+    effects::{AppliedTool, Effect, EffectLog},
     environment::{Environment, ToolCall, ToolOutcome, Verdict},
     flight::{Flight, Landing},
     verifies::{BeginVerify, Verifies},
@@ -338,16 +338,13 @@ impl<E: Environment> Call<E> {
         if let (Some(effects), Ok(reply)) = (&resources.effects, &reply)
             && !reply.is_error
         {
-            let instance = resources.gate.instance();
-            let (episode, operation) = (&key.episode, key.operation);
-            let effect = Effect::new(
-                instance,
-                episode,
-                key.execution,
-                operation,
-                &self.name,
-                reply.revision,
-            );
+            let tool = AppliedTool {
+                name: &self.name,
+                external: resources.environment.external(&self.name),
+                key: &outside,
+                revision: reply.revision,
+            };
+            let effect = Effect::new(resources.gate.instance(), key, &tool);
             effects.tell(&effect).await;
         }
         drop(self.running);

@@ -4,6 +4,7 @@ mod calls;
 mod checkpoint;
 mod control;
 mod effects;
+mod external;
 mod held;
 mod lifetime;
 mod shared;

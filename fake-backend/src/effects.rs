@@ -19,6 +19,12 @@ pub struct Effect {
     pub index: u32,
     /// The tool.
     pub tool: String,
+    /// It has effects outside the session.
+    #[serde(default)]
+    pub external: bool,
+    /// What a tool with effects outside hands on: the same for a call that is made again.
+    #[serde(default)]
+    pub key: String,
     /// The server that applied it.
     pub instance: String,
     /// The session's revision after it.
@@ -62,6 +68,8 @@ mod tests {
             turn: 1,
             index: 1,
             tool: "add".into(),
+            external: false,
+            key: String::new(),
             instance: "resources/counter/0".into(),
             revision: 4,
         };
@@ -73,5 +81,13 @@ mod tests {
             ..effect
         }));
         assert_eq!(log.all().len(), 2);
+    }
+
+    #[test]
+    fn a_report_that_says_nothing_of_outside_reads() {
+        let report = r#"{"rollout_id": "r", "attempt": 0, "execution": "e", "turn": 1, "index": 1, "tool": "add",
+                         "instance": "resources/counter/0", "revision": 4}"#;
+        let effect: Effect = serde_json::from_str(report).expect("an effect");
+        assert_eq!((effect.external, effect.key.as_str()), (false, ""));
     }
 }

@@ -100,6 +100,8 @@ async fn effects_are_counted_once_and_reset_clears_what_is_counted() {
         turn: 0,
         index: 1,
         tool: "add".into(),
+        external: true,
+        key: "r/0/1/00".into(),
         instance: "resources/counter/0".into(),
         revision: 1,
     };

@@ -68,6 +68,10 @@ impl<E: Environment> Environment for Asking<E> {
         self.inner.shared()
     }
 
+    fn external(&self, tool: &str) -> bool {
+        self.inner.external(tool)
+    }
+
     fn tools(&self) -> &[&'static str] {
         self.inner.tools()
     }

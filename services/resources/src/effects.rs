@@ -5,12 +5,12 @@ use std::{
     time::Duration,
 };
 
-use belay_core::ids::{Episode, ExecutionId, Instance, Operation};
+use belay_core::ids::Instance;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tracing::warn;
 
-use crate::error::ResourcesError;
+use crate::{error::ResourcesError, resources::CallKey};
 
 /// Calls at once: the client opens as many connections.
 const CONNECTIONS: usize = 32;
@@ -32,28 +32,36 @@ pub(crate) struct Effect<'a> {
     turn: u32,
     index: u32,
     tool: &'a str,
+    external: bool,
+    key: &'a str,
     instance: String,
     revision: u64,
 }
 
+/// What was applied, and what came of it.
+pub(crate) struct AppliedTool<'a> {
+    pub(crate) name: &'a str,
+    /// It has effects outside the session.
+    pub(crate) external: bool,
+    /// What the tool was given to hand on.
+    pub(crate) key: &'a str,
+    /// The session's revision after it.
+    pub(crate) revision: u64,
+}
+
 impl<'a> Effect<'a> {
-    pub(crate) fn new(
-        instance: &Instance,
-        episode: &'a Episode,
-        execution: ExecutionId,
-        operation: Operation,
-        tool: &'a str,
-        revision: u64,
-    ) -> Self {
+    pub(crate) fn new(instance: &Instance, call: &'a CallKey, tool: &AppliedTool<'a>) -> Self {
         Self {
-            rollout_id: episode.rollout.as_str(),
-            attempt: episode.attempt,
-            execution: execution.to_string(),
-            turn: operation.turn,
-            index: operation.index,
-            tool,
+            rollout_id: call.episode.rollout.as_str(),
+            attempt: call.episode.attempt,
+            execution: call.execution.to_string(),
+            turn: call.operation.turn,
+            index: call.operation.index,
+            tool: tool.name,
+            external: tool.external,
+            key: tool.key,
             instance: instance.to_string(),
-            revision,
+            revision: tool.revision,
         }
     }
 }

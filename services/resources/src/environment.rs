@@ -37,6 +37,13 @@ pub trait Environment: Send + Sync + 'static {
         false
     }
 
+    /// Whether a tool has effects outside the session: mail that is sent, an order that is placed. It promises to hand the call's
+    /// [`key`](ToolCall::key) to the outside, which applies a key once: a call that a checkpoint does not have is made again
+    /// after a restore, with the same key.
+    fn external(&self, _tool: &str) -> bool {
+        false
+    }
+
     /// The tools, for the message that a call of another one gets.
     fn tools(&self) -> &[&'static str];
 
@@ -76,7 +83,8 @@ pub struct ToolCall<'a> {
     pub name: &'a str,
     /// The arguments as the model wrote them: JSON if the model was right.
     pub arguments: &'a [u8],
-    /// `rollout/turn/index/digest`: the same for a re-issue, also after a restore. A tool with effects outside hands it on.
+    /// `rollout/turn/index/digest`: the same for a re-issue, also after a restore. A tool with effects outside
+    /// ([`external`](Environment::external)) hands it on.
     pub key: &'a str,
     /// BLAKE3 over name and arguments.
     pub digest: &'a Digest,

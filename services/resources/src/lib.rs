@@ -9,6 +9,7 @@
 //! | `verifies`, `flight` | work that callers join |
 //! | `asking` | work that is held from outside, for tests |
 //! | `effects` | applied calls, told to a log outside the mesh |
+//! | `expiry` | sessions that nobody calls any more |
 //! | `owner` | what a checkpoint, a restore and a retire mean here |
 //! | `record` | a session on disk |
 //!
@@ -20,6 +21,7 @@ mod effects;
 pub mod environment;
 pub mod environments;
 pub mod error;
+mod expiry;
 mod flight;
 mod grpc;
 mod owner;

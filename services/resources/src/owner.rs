@@ -1,6 +1,6 @@
 //! What a checkpoint, a restore and a retire mean for sessions.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use belay_core::{
     ids::{CheckpointId, Episode, RolloutId},
@@ -21,7 +21,7 @@ impl<E: Environment> StateOwner for Resources<E> {
     }
 
     fn shares_state(&self) -> bool {
-        self.environment.shared()
+        self.settings.shared
     }
 
     fn restarts(&self) -> Vec<Restart> {
@@ -41,10 +41,11 @@ impl<E: Environment> StateOwner for Resources<E> {
         if self.settings.mode == CheckpointMode::RestartOnly {
             return Capture::default();
         }
+        let now = self.gate.open_time();
         let state = self.state();
         let held = scope.iter().filter_map(|episode| state.sessions.get(episode));
         Capture {
-            parts: held.map(|session| self.part(session)).collect(),
+            parts: held.map(|session| self.part(session, now)).collect(),
             ..Capture::default()
         }
     }
@@ -78,6 +79,7 @@ impl<E: Environment> StateOwner for Resources<E> {
             state: saved.state,
             revision: saved.revision,
             replies: saved.replies,
+            time_left: saved.time_left,
         };
         if self.settings.restore_seeds_anew {
             let seeded = self
@@ -92,11 +94,12 @@ impl<E: Environment> StateOwner for Resources<E> {
     }
 
     fn activate(&self, staged: Vec<(PlannedEpisode, Self::Staged)>) {
+        let now = self.gate.open_time();
         let mut state = self.state();
         for (_, restored) in staged {
             let episode = &restored.episode;
             state.verifies.forget(&episode.rollout, episode.attempt);
-            state.sessions.activate(restored);
+            state.sessions.activate(restored, now);
         }
     }
 
@@ -162,7 +165,8 @@ impl<E: Environment> StateOwner for Resources<E> {
 
 impl<E: Environment> Resources<E> {
     /// By reference: the record is made from it later, elsewhere.
-    fn part(&self, session: SessionView<Arc<E::State>>) -> CapturedPart {
+    fn part(&self, session: SessionView<Arc<E::State>>, now: Duration) -> CapturedPart {
+        let time_left = session.ends.map(|ends| ends.saturating_sub(now));
         let environment = Arc::clone(&self.environment);
         CapturedPart {
             summary: PartSummary {
@@ -178,7 +182,7 @@ impl<E: Environment> Resources<E> {
                 finished: false,
             },
             size: record::size(environment.as_ref(), &session),
-            record: Arc::new(move || record::encode(environment.as_ref(), &session)),
+            record: Arc::new(move || record::encode(environment.as_ref(), &session, time_left)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! A session on disk: `belay.record.v1.ResourcesSession`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use belay_core::sessions::{KeptReply, SessionView};
 use belay_mesh::wire::{self, ToWire as _};
@@ -19,15 +19,22 @@ pub(crate) struct SavedSession<S> {
     pub(crate) state: Arc<S>,
     pub(crate) revision: u64,
     pub(crate) replies: Vec<KeptReply>,
+    pub(crate) time_left: Option<Duration>,
 }
 
-pub(crate) fn encode<E: Environment>(environment: &E, session: &SessionView<Arc<E::State>>) -> Bytes {
+/// `time_left` is as of the capture: the record is made later.
+pub(crate) fn encode<E: Environment>(
+    environment: &E,
+    session: &SessionView<Arc<E::State>>,
+    time_left: Option<Duration>,
+) -> Bytes {
     let record = pb::ResourcesSession {
         environment: environment.name().to_owned(),
         task: session.task.clone(),
         state: environment.export(&session.state),
         revision: session.revision,
         replies: session.replies.iter().map(reply_to_wire).collect(),
+        time_left: time_left.map(|left| left.to_wire()),
     };
     record.encode_to_vec().into()
 }
@@ -57,6 +64,7 @@ pub(crate) fn decode<E: Environment>(
         task: record.task,
         revision: record.revision,
         replies: replies?,
+        time_left: wire::duration("time_left", record.time_left).map_err(|refusal| refusal.message)?,
     })
 }
 
@@ -87,6 +95,8 @@ mod tests {
     use super::*;
     use crate::environments::{Counter, Weather};
 
+    const LEFT: Option<Duration> = Some(Duration::from_millis(1_500));
+
     fn session() -> SessionView<Arc<i64>> {
         let reply = |index, is_error| KeptReply {
             operation: Operation { turn: 3, index },
@@ -102,23 +112,32 @@ mod tests {
             state: Arc::new(-42),
             revision: 10,
             replies: Arc::new(vec![reply(1, false), reply(2, true)]),
+            ends: None,
         }
     }
 
     #[test]
     fn a_record_reads_back_as_it_was() {
         let session = session();
-        let saved = decode(&Counter, encode(&Counter, &session)).unwrap();
+        let saved = decode(&Counter, encode(&Counter, &session, LEFT)).unwrap();
         assert_eq!(
             (saved.task, *saved.state, saved.revision, &saved.replies),
             (session.task.clone(), -42, 10, session.replies.as_ref())
         );
+        assert_eq!(saved.time_left, LEFT);
+    }
+
+    #[test]
+    fn a_record_that_says_nothing_of_time_reads() {
+        let saved = decode(&Counter, encode(&Counter, &session(), None)).unwrap();
+        assert_eq!(saved.time_left, None);
     }
 
     #[test]
     fn the_size_is_about_right() {
         let session = session();
-        let (size, encoded) = (size(&Counter, &session), encode(&Counter, &session).len() as u64);
+        let size = size(&Counter, &session);
+        let encoded = encode(&Counter, &session, LEFT).len() as u64;
         assert!(
             encoded <= size && size < 2 * encoded + 200,
             "{size} for {encoded}"
@@ -127,7 +146,7 @@ mod tests {
 
     #[test]
     fn records_that_do_not_read_say_why() {
-        let good = encode(&Counter, &session());
+        let good = encode(&Counter, &session(), LEFT);
         let why = |outcome: Result<SavedSession<i64>, String>| outcome.err().expect("refused");
         assert!(decode(&Weather, good.clone()).err().unwrap().contains("weather"));
         why(decode(&Counter, good.slice(..good.len() - 1)));
@@ -135,6 +154,12 @@ mod tests {
         record.replies[0].digest = Bytes::from_static(b"short");
         assert!(why(decode(&Counter, record.encode_to_vec().into())).contains("digest"));
         record.replies.clear();
+        record.time_left = Some(prost_types::Duration {
+            seconds: -1,
+            nanos: 0,
+        });
+        assert!(why(decode(&Counter, record.encode_to_vec().into())).contains("time_left"));
+        record.time_left = None;
         record.state = Bytes::from_static(b"many");
         assert!(why(decode(&Counter, record.encode_to_vec().into())).contains("decimal"));
     }

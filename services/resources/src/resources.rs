@@ -7,6 +7,7 @@ use std::{
     borrow::Cow,
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use belay_core::{
@@ -21,7 +22,7 @@ use tokio::sync::watch;
 use tracing::{Instrument as _, error};
 
 use crate::{
-    effects::{Effect, EffectLog},
+    effects::{AppliedTool, Effect, EffectLog},
     environment::{Environment, ToolCall, ToolOutcome, Verdict},
     flight::{Flight, Landing},
     verifies::{BeginVerify, Verifies},
@@ -35,6 +36,8 @@ const SHOWN_NAME: usize = 64;
 pub(crate) struct Settings {
     pub(crate) mode: CheckpointMode,
     pub(crate) verify: VerifyMode,
+    pub(crate) shared: bool,
+    pub(crate) session_ttl: Option<Duration>,
     pub(crate) restore_seeds_anew: bool,
 }
 
@@ -77,7 +80,7 @@ impl<E: Environment> Resources<E> {
     pub(crate) fn new(gate: Gate, environment: E, settings: Settings, effects: Option<EffectLog>) -> Self {
         Self {
             state: Mutex::new(State {
-                sessions: Sessions::new(gate.instance().clone()),
+                sessions: Sessions::new(gate.instance().clone()).with_ttl(settings.session_ttl),
                 verifies: Verifies::default(),
                 calls: HashMap::new(),
             }),
@@ -99,6 +102,11 @@ impl<E: Environment> Resources<E> {
         self.ends.subscribe()
     }
 
+    /// A session is used: its time to live begins anew. The time is read under the lock, so that an end never moves back.
+    fn touch(&self, state: &mut State<E>, episode: &Episode, execution: ExecutionId) {
+        state.sessions.touch(episode, execution, self.gate.open_time());
+    }
+
     /// Makes a session; the revision after it.
     pub(crate) async fn seed(
         &self,
@@ -107,17 +115,23 @@ impl<E: Environment> Resources<E> {
         task: Bytes,
     ) -> Result<u64, Refusal> {
         let _permit = self.gate.enter(episode, "seed").await?;
-        if let Some(revision) = self.state().sessions.seeded(episode, execution, &task)? {
-            return Ok(revision);
+        {
+            let mut state = self.state();
+            if let Some(revision) = state.sessions.seeded(episode, execution, &task)? {
+                self.touch(&mut state, episode, execution);
+                return Ok(revision);
+            }
         }
         let seeded = self
             .environment
             .seed(&task)
             .map_err(|error| self.named(error, episode))?;
-        let revision = self
-            .state()
-            .sessions
-            .seed(episode, execution, task, Arc::new(seeded))?;
+        let revision = {
+            let mut state = self.state();
+            let revision = state.sessions.seed(episode, execution, task, Arc::new(seeded))?;
+            self.touch(&mut state, episode, execution);
+            revision
+        };
         // A retire that ran since the gate was passed has not seen this session; one that is yet to run will.
         self.gate.check_mark(episode).inspect_err(|_| {
             self.state().sessions.retire(&episode.rollout, episode.attempt);
@@ -139,6 +153,7 @@ impl<E: Environment> Resources<E> {
             let begun = state
                 .sessions
                 .begin(&key.episode, key.execution, key.operation, digest)?;
+            self.touch(&mut state, &key.episode, key.execution);
             match (begun, state.calls.get(&key).cloned()) {
                 (Begin::Apply(session), _) => {
                     let (landing, flight) = Flight::new();
@@ -174,7 +189,11 @@ impl<E: Environment> Resources<E> {
     ) -> Result<Verdict, Refusal> {
         if self.settings.verify == VerifyMode::Replay {
             self.gate.enter_replay(episode)?;
-            let session = self.state().sessions.view(episode, execution)?;
+            let (session, _ended) = {
+                let mut state = self.state();
+                let session = state.sessions.view(episode, execution)?;
+                (session, self.begin_verify(&mut state, episode, execution))
+            };
             return self.judge(&session, &response).await;
         }
         let permit = self.gate.enter(episode, "verify").await?;
@@ -184,9 +203,15 @@ impl<E: Environment> Resources<E> {
             let digest = *blake3::hash(&response).as_bytes();
             let begun = state.verifies.begin(episode, execution, digest);
             match begun.map_err(|refusal| refusal.instance(self.gate.instance()))? {
-                BeginVerify::Joined(flight) => flight,
+                BeginVerify::Joined(flight) => {
+                    self.touch(&mut state, episode, execution);
+                    flight
+                }
                 BeginVerify::Run(landing, flight) => {
-                    let verifying = self.clone().verify_once(session, response, landing, permit);
+                    let ended = self.begin_verify(&mut state, episode, execution);
+                    let verifying = self
+                        .clone()
+                        .verify_once(session, response, landing, ended, permit);
                     tokio::spawn(verifying.in_current_span());
                     flight
                 }
@@ -195,14 +220,26 @@ impl<E: Environment> Resources<E> {
         flight.wait().await
     }
 
+    /// The session is in use until the end is dropped.
+    fn begin_verify(
+        self: &Arc<Self>,
+        state: &mut State<E>,
+        episode: &Episode,
+        execution: ExecutionId,
+    ) -> VerifyEnded<E> {
+        state.sessions.begin_verify(episode, execution);
+        self.touch(state, episode, execution);
+        VerifyEnded(self.clone(), episode.clone(), execution)
+    }
+
     async fn verify_once(
         self: Arc<Self>,
         session: SessionView<Arc<E::State>>,
         response: Bytes,
         landing: Landing<Verdict>,
+        ended: VerifyEnded<E>,
         permit: Permit,
     ) {
-        let ended = VerifyEnded(self.clone(), session.episode.clone(), session.execution);
         let verdict = self.judge(&session, &response).await;
         landing.land(verdict);
         drop(ended);
@@ -224,6 +261,26 @@ impl<E: Environment> Resources<E> {
         state.sessions.close(episode, execution)?;
         state.verifies.forget(&episode.rollout, episode.attempt);
         Ok(())
+    }
+
+    /// Ends the sessions whose time to live is over; how many. One for which a call comes meanwhile stays, and a checkpoint that
+    /// is being made is let through first.
+    pub(crate) async fn expire(&self) -> u64 {
+        let now = self.gate.open_time();
+        let due: Vec<_> = self.state().sessions.expired(now).collect();
+        let mut ended = 0;
+        for episode in due {
+            // One that was retired meanwhile is freed without this.
+            let Ok(_permit) = self.gate.enter(&episode, "expire").await else {
+                continue;
+            };
+            let mut state = self.state();
+            if state.sessions.expire(&episode, self.gate.open_time()) {
+                state.verifies.forget(&episode.rollout, episode.attempt);
+                ended += 1;
+            }
+        }
+        ended
     }
 
     fn named(&self, error: impl Into<Refusal>, episode: &Episode) -> Refusal {
@@ -270,23 +327,24 @@ impl<E: Environment> Call<E> {
             ToolOutcome::Failed { output } => (output, None),
         };
         let applied = Applied { output, state };
-        let reply = resources
-            .state()
-            .sessions
-            .finish(&key.episode, key.execution, key.operation, applied);
+        let reply = {
+            let mut state = resources.state();
+            let reply = state
+                .sessions
+                .finish(&key.episode, key.execution, key.operation, applied);
+            resources.touch(&mut state, &key.episode, key.execution);
+            reply
+        };
         if let (Some(effects), Ok(reply)) = (&resources.effects, &reply)
             && !reply.is_error
         {
-            let instance = resources.gate.instance();
-            let (episode, operation) = (&key.episode, key.operation);
-            let effect = Effect::new(
-                instance,
-                episode,
-                key.execution,
-                operation,
-                &self.name,
-                reply.revision,
-            );
+            let tool = AppliedTool {
+                name: &self.name,
+                external: resources.environment.external(&self.name),
+                key: &outside,
+                revision: reply.revision,
+            };
+            let effect = Effect::new(resources.gate.instance(), key, &tool);
             effects.tell(&effect).await;
         }
         drop(self.running);
@@ -307,19 +365,25 @@ impl<E: Environment> Drop for Running<E> {
         {
             let mut state = resources.state();
             state.sessions.abort(&key.episode, key.execution, key.operation);
+            resources.touch(&mut state, &key.episode, key.execution);
             state.calls.remove(key);
         }
         resources.ends.send_replace(());
     }
 }
 
-/// The end of a verify that ran in a task of its own.
+/// The end of a verify, however it comes to it.
 struct VerifyEnded<E: Environment>(Arc<Resources<E>>, Episode, ExecutionId);
 
 impl<E: Environment> Drop for VerifyEnded<E> {
     fn drop(&mut self) {
         let Self(resources, episode, execution) = self;
-        resources.state().verifies.drop_failed(episode, *execution);
+        {
+            let mut state = resources.state();
+            state.verifies.drop_failed(episode, *execution);
+            state.sessions.end_verify(episode, *execution);
+            resources.touch(&mut state, episode, *execution);
+        }
         resources.ends.send_replace(());
     }
 }

@@ -17,6 +17,7 @@ use crate::{
     environment::Environment,
     environments::{BUILT_IN, Counter, Synonyms, Weather, Workplace},
     error::ResourcesError,
+    expiry::expire_sessions,
     grpc::DataService,
     resources::{Resources, Settings},
 };
@@ -67,12 +68,18 @@ pub async fn serve_environment<E: Environment>(
     let settings = Settings {
         mode: config.mode.unwrap_or(environment.mode()),
         verify: config.verify.unwrap_or(environment.verify_mode()),
+        shared: config.shared || environment.shared(),
+        session_ttl: config.session_ttl,
         restore_seeds_anew: config.restore_seeds_anew,
     };
     let effects = config.effect_log.as_deref().map(EffectLog::new).transpose()?;
     let (server, options) = common.server();
     let owner = Arc::new(Resources::new(gate.clone(), environment, settings, effects));
     let participant = Participant::new(options, gate, owner.clone(), Members::default());
+    if let Some(ttl) = settings.session_ttl {
+        let (owner, ended) = (owner.clone(), shutdown.clone());
+        tokio::spawn(async move { ended.run_until_cancelled(expire_sessions(owner, ttl)).await });
+    }
     let data = ResourcesServer::new(DataService(owner))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);

@@ -149,7 +149,11 @@ fn missing(kind: Kind) -> String {
         Kind::PolicyModel => "ledger",
         Kind::Agent | Kind::Resources => "session",
     };
-    format!("its {what} is not there: the server was restarted since")
+    let since = match kind {
+        Kind::Resources => "the server was restarted since, or its time to live ended",
+        Kind::Agent | Kind::Environment | Kind::PolicyModel => "the server was restarted since",
+    };
+    format!("its {what} is not there: {since}")
 }
 
 fn fits(root: &PartSummary, cursor: &Cursor, at: &Instance, part: &PartSummary) -> Result<(), String> {

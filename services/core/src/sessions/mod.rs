@@ -12,8 +12,10 @@
 //! ```
 //!
 //! A closed session leaves its execution behind until retire or forget: a seed that arrives late, after its episode is
-//! over, must not make a session that nobody will ever close.
+//! over, must not make a session that nobody will ever close. So does one that expired: nobody called it for the server's
+//! time to live, where that is set.
 
+mod lifetime;
 mod session;
 mod table;
 

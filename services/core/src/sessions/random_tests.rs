@@ -1,11 +1,12 @@
 //! Random sequences against a simple model: every operation's effect is in a session's state exactly once.
 //!
 //! The state is the list of operations that were applied to it, so a repeated or lost effect shows in the state itself.
+//! A session that is not used for its time to live ends, and no other does.
 
 use std::{
     collections::BTreeMap,
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
@@ -15,6 +16,8 @@ use crate::ids::{Episode, ExecutionId, Operation, RolloutId};
 
 type State = Arc<Vec<Operation>>;
 
+const TTL: Duration = Duration::from_secs(30);
+
 /// What the episode's owner believes: the agent's side.
 #[derive(Clone)]
 struct Believed {
@@ -23,7 +26,16 @@ struct Believed {
     /// Operations with a reply, in order.
     done: Vec<Operation>,
     in_flight: Option<Operation>,
-    saved: Option<(Vec<Operation>, SessionView<State>)>,
+    /// When it ends if it is not used.
+    ends: Duration,
+    saved: Option<Saved>,
+}
+
+#[derive(Clone)]
+struct Saved {
+    done: Vec<Operation>,
+    view: SessionView<State>,
+    time_left: Option<Duration>,
 }
 
 /// A small generator: the sequence is the seed's.
@@ -45,23 +57,56 @@ struct World {
     applied: u64,
     kept: u64,
     restored: u64,
+    expired: u64,
+    now: Duration,
 }
 
 impl World {
     fn new() -> Self {
         Self {
-            table: Sessions::new("resources/test/0".parse().unwrap()),
+            table: Sessions::new("resources/test/0".parse().unwrap()).with_ttl(Some(TTL)),
             rollouts: BTreeMap::new(),
             lives: 0,
             applied: 0,
             kept: 0,
             restored: 0,
+            expired: 0,
+            now: Duration::ZERO,
         }
     }
 
     fn life(&mut self) -> ExecutionId {
         self.lives += 1;
         ExecutionId(uuid::Uuid::from_u128(self.lives))
+    }
+
+    /// Whoever uses a session says so.
+    fn touch(&mut self, rollout: &RolloutId) {
+        if let Some(held) = self.rollouts.get_mut(rollout) {
+            let episode = Episode::new(rollout.clone(), held.attempt);
+            self.table.touch(&episode, held.execution, self.now);
+            held.ends = self.now + TTL;
+        }
+    }
+
+    /// Time goes by, and what nobody used meanwhile ends.
+    fn wait(&mut self, random: &mut Random) {
+        self.now += Duration::from_secs(random.below(30));
+        let due: Vec<_> = self.table.expired(self.now).collect();
+        for (rollout, held) in self.rollouts.clone() {
+            let episode = Episode::new(rollout.clone(), held.attempt);
+            let over = held.in_flight.is_none() && held.ends <= self.now;
+            assert_eq!(due.contains(&episode), over);
+            assert_eq!(self.table.expire(&episode, self.now), over);
+            if over {
+                self.rollouts.remove(&rollout);
+                self.table
+                    .seed(&episode, held.execution, Bytes::new(), State::default())
+                    .expect_err("it is over");
+                self.table.forget(&rollout);
+                self.expired += 1;
+            }
+        }
     }
 
     fn seed(&mut self, rollout: &RolloutId) {
@@ -90,6 +135,7 @@ impl World {
                 execution,
                 done: Vec::new(),
                 in_flight: None,
+                ends: Duration::ZERO,
                 saved: None,
             };
             self.rollouts.insert(rollout.clone(), believed);
@@ -179,7 +225,12 @@ impl World {
             .filter(|held| held.in_flight.is_none())
         {
             let episode = Episode::new(rollout.clone(), held.attempt);
-            held.saved = self.table.get(&episode).map(|view| (held.done.clone(), view));
+            let now = self.now;
+            held.saved = self.table.get(&episode).map(|view| Saved {
+                done: held.done.clone(),
+                time_left: view.ends.map(|ends| ends.saturating_sub(now)),
+                view,
+            });
         }
     }
 
@@ -188,21 +239,29 @@ impl World {
         let Some(held) = self.rollouts.get_mut(rollout) else {
             return;
         };
-        let Some((done, view)) = held.saved.clone() else {
+        let Some(saved) = held.saved.clone() else {
             return;
         };
+        let Saved {
+            done,
+            view,
+            time_left,
+        } = saved;
         held.attempt += 1;
         held.execution = execution;
         held.done = done;
         held.in_flight = None;
-        self.table.activate(RestoredSession {
+        held.ends = self.now + time_left.expect("it was idle");
+        let restored = RestoredSession {
             episode: Episode::new(rollout.clone(), held.attempt),
             execution,
             task: view.task,
             state: view.state,
             revision: view.revision,
             replies: view.replies.to_vec(),
-        });
+            time_left,
+        };
+        self.table.activate(restored, self.now);
         self.restored += 1;
     }
 
@@ -232,6 +291,8 @@ impl World {
             assert_eq!(*view.state, held.done);
             assert_eq!(view.revision, held.done.len() as u64);
             assert_eq!(view.execution, held.execution);
+            let ends = held.in_flight.is_none().then_some(held.ends);
+            assert_eq!(view.ends, ends);
             let turn = held.done.last().map(|last| last.turn);
             let kept: Vec<_> = view.replies.iter().map(|reply| reply.operation).collect();
             let latest: Vec<_> = held
@@ -266,9 +327,19 @@ fn run(seed: u64, steps: u64) -> World {
     for _ in 0..steps {
         let rollout = &rollouts[random.below(3) as usize];
         match random.below(20) {
-            0..4 => world.seed(rollout),
-            4..10 => world.call(rollout, &mut random),
-            10..16 => world.end_call(rollout, &mut random),
+            0..3 => {
+                world.seed(rollout);
+                world.touch(rollout);
+            }
+            3..9 => {
+                world.call(rollout, &mut random);
+                world.touch(rollout);
+            }
+            9..15 => {
+                world.end_call(rollout, &mut random);
+                world.touch(rollout);
+            }
+            15 => world.wait(&mut random),
             16 => world.save(rollout),
             17..19 => world.restore(rollout),
             _ if random.below(6) == 0 => world.end(rollout, random.below(2) == 0),
@@ -286,7 +357,7 @@ fn effects_are_applied_once_per_operation() {
         .and_then(|seed| seed.parse().ok());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let base: u64 = given.unwrap_or(now.as_nanos() as u64);
-    let (mut applied, mut kept, mut restored) = (0, 0, 0);
+    let (mut applied, mut kept, mut restored, mut expired) = (0, 0, 0, 0);
     for n in 0..if given.is_some() { 1 } else { 300 } {
         let seed = base.wrapping_add(n);
         let outcome = std::panic::catch_unwind(|| run(seed, 400));
@@ -294,11 +365,12 @@ fn effects_are_applied_once_per_operation() {
         applied += world.applied;
         kept += world.kept;
         restored += world.restored;
+        expired += world.expired;
     }
-    println!("seed {base}: {applied} applied, {kept} kept, {restored} restored");
+    println!("seed {base}: {applied} applied, {kept} kept, {restored} restored, {expired} expired");
     if given.is_none() {
         assert!(
-            applied > 1_000 && kept > 100 && restored > 100,
+            applied > 1_000 && kept > 100 && restored > 100 && expired > 100,
             "the sequences do too little"
         );
     }

@@ -1,6 +1,6 @@
 //! One session: its state, its revision, and the replies of its latest turn.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -68,6 +68,8 @@ pub struct SessionView<S> {
     pub revision: u64,
     /// Replies of the latest turn, in order.
     pub replies: Arc<Vec<KeptReply>>,
+    /// When it ends if nobody calls it, in open time. `None`: not by itself, or not yet, since it is being used.
+    pub ends: Option<Duration>,
 }
 
 /// A live session.
@@ -80,6 +82,10 @@ pub(super) struct Session<S> {
     pub(super) replies: Arc<Vec<KeptReply>>,
     /// The call that runs: a session's calls run one after another.
     pub(super) in_flight: Option<(Operation, Digest)>,
+    /// How many verifiers read it now.
+    pub(super) verifying: u32,
+    /// When it ends if nobody calls it until then; `None` on a server without a time to live.
+    pub(super) ends: Option<Duration>,
     /// Its attempt was retired; it goes when the call in flight ends.
     pub(super) retired: bool,
 }
@@ -93,6 +99,8 @@ impl<S: Clone> Session<S> {
             revision: 0,
             replies: Arc::default(),
             in_flight: None,
+            verifying: 0,
+            ends: None,
             retired: false,
         }
     }
@@ -174,6 +182,7 @@ impl<S: Clone> Session<S> {
             state: self.state.clone(),
             revision: self.revision,
             replies: Arc::clone(&self.replies),
+            ends: self.ends(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! All sessions of a server, by rollout and attempt.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 
@@ -25,6 +25,8 @@ pub struct RestoredSession<S> {
     pub revision: u64,
     /// Replies of the latest turn, in order.
     pub replies: Vec<KeptReply>,
+    /// How long it may go on without being called, if its record says so.
+    pub time_left: Option<Duration>,
 }
 
 /// What is held of an attempt.
@@ -32,7 +34,27 @@ pub struct RestoredSession<S> {
 enum Slot<S> {
     Live(Session<S>),
     /// It was here and is over.
-    Closed(ExecutionId),
+    Over(ExecutionId, Ended),
+}
+
+/// How a session ended that leaves its execution behind.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ended {
+    Closed,
+    /// Nobody called it for so long.
+    Expired(Duration),
+}
+
+impl Ended {
+    /// For a call that comes too late.
+    fn why(self) -> String {
+        match self {
+            Self::Closed => "its session was closed".into(),
+            Self::Expired(ttl) => {
+                format!("its session ended because nobody called it for {ttl:?}, its time to live")
+            }
+        }
+    }
 }
 
 impl<S> Slot<S> {
@@ -48,7 +70,7 @@ impl<S> Slot<S> {
     fn execution(&self) -> ExecutionId {
         match self {
             Self::Live(session) => session.execution,
-            Self::Closed(execution) => *execution,
+            Self::Over(execution, _) => *execution,
         }
     }
 }
@@ -57,6 +79,8 @@ impl<S> Slot<S> {
 #[derive(Clone, Debug)]
 pub struct Sessions<S> {
     instance: Instance,
+    /// How long a session may go without being called, in open time; `None`: for good.
+    pub(super) ttl: Option<Duration>,
     rollouts: BTreeMap<RolloutId, BTreeMap<Attempt, Slot<S>>>,
 }
 
@@ -65,6 +89,7 @@ impl<S: Clone> Sessions<S> {
     pub fn new(instance: Instance) -> Self {
         Self {
             instance,
+            ttl: None,
             rollouts: BTreeMap::new(),
         }
     }
@@ -84,7 +109,7 @@ impl<S: Clone> Sessions<S> {
         if let Some(slot) = attempts.get(&episode.attempt) {
             self.same_life(episode, execution, slot)?;
             return match slot {
-                Slot::Closed(_) => Err(self.unknown(episode, "its session was closed")),
+                Slot::Over(_, ended) => Err(self.unknown(episode, &ended.why())),
                 Slot::Live(session) if session.retired => {
                     Err(self.unknown(episode, "its attempt was retired"))
                 }
@@ -193,10 +218,9 @@ impl<S: Clone> Sessions<S> {
         };
         self.same_life(episode, execution, slot)?;
         let was_live = matches!(slot, Slot::Live(_));
-        self.rollouts
-            .entry(episode.rollout.clone())
-            .or_default()
-            .insert(episode.attempt, Slot::Closed(execution));
+        if was_live {
+            self.end(episode, execution, Ended::Closed);
+        }
         Ok(was_live)
     }
 
@@ -209,7 +233,7 @@ impl<S: Clone> Sessions<S> {
         let mut retired = 0;
         attempts.retain(|attempt, slot| match slot {
             _ if *attempt > through => true,
-            Slot::Closed(_) => false,
+            Slot::Over(..) => false,
             Slot::Live(session) => {
                 retired += u64::from(!session.retired);
                 session.retired = true;
@@ -255,8 +279,10 @@ impl<S: Clone> Sessions<S> {
         }
     }
 
-    /// A restored session goes live; whatever is held of this and lower attempts of the rollout is dropped first.
-    pub fn activate(&mut self, restored: RestoredSession<S>) {
+    /// A restored session goes live, at `now` of the open time; whatever is held of this and lower attempts of the rollout is
+    /// dropped first. It may go without a call for as long as it could when it was saved, but no longer than this server lets
+    /// sessions.
+    pub fn activate(&mut self, restored: RestoredSession<S>, now: Duration) {
         let RestoredSession {
             episode,
             execution,
@@ -264,31 +290,25 @@ impl<S: Clone> Sessions<S> {
             state,
             revision,
             replies,
+            time_left,
         } = restored;
-        let attempts = self.rollouts.entry(episode.rollout).or_default();
-        attempts.retain(|attempt, _| *attempt > episode.attempt);
         let mut session = Session::new(execution, task, state);
         session.revision = revision;
         session.replies = replies.into();
+        session.ends = self.ends_restored(time_left, now);
+        let attempts = self.rollouts.entry(episode.rollout).or_default();
+        attempts.retain(|attempt, _| *attempt > episode.attempt);
         attempts.insert(episode.attempt, Slot::Live(session));
     }
 
     /// Live sessions of an episode, by reference. A retired one is not there.
     pub fn get(&self, episode: &Episode) -> Option<SessionView<S>> {
-        match self.slot(episode) {
-            Some(Slot::Live(session)) if !session.retired => Some(session.view(episode)),
-            _ => None,
-        }
+        self.live_session(episode).map(|session| session.view(episode))
     }
 
     /// The episodes of all live sessions, in order.
     pub fn episodes(&self) -> impl Iterator<Item = Episode> + '_ {
-        self.rollouts.iter().flat_map(|(rollout, attempts)| {
-            attempts
-                .iter()
-                .filter(|(_, slot)| slot.lives())
-                .map(|(attempt, _)| Episode::new(rollout.clone(), *attempt))
-        })
+        self.live_sessions().map(|(episode, _)| episode)
     }
 
     /// How many sessions are held, and how many of them have a call in flight.
@@ -301,6 +321,24 @@ impl<S: Clone> Sessions<S> {
             }
         }
         (sessions, calls)
+    }
+
+    pub(super) fn live_session(&self, episode: &Episode) -> Option<&Session<S>> {
+        match self.slot(episode)? {
+            Slot::Live(session) if !session.retired => Some(session),
+            _ => None,
+        }
+    }
+
+    pub(super) fn live_sessions(&self) -> impl Iterator<Item = (Episode, &Session<S>)> {
+        self.rollouts.iter().flat_map(|(rollout, attempts)| {
+            attempts.iter().filter_map(|(attempt, slot)| match slot {
+                Slot::Live(session) if !session.retired => {
+                    Some((Episode::new(rollout.clone(), *attempt), session))
+                }
+                _ => None,
+            })
+        })
     }
 
     fn attempts(&self, rollout: &RolloutId) -> impl Iterator<Item = (Attempt, &Slot<S>)> {
@@ -325,11 +363,15 @@ impl<S: Clone> Sessions<S> {
         match slot {
             Slot::Live(session) if !session.retired => Ok(session),
             Slot::Live(_) => Err(self.unknown(episode, "its attempt was retired")),
-            Slot::Closed(_) => Err(self.unknown(episode, "its session was closed")),
+            Slot::Over(_, ended) => Err(self.unknown(episode, &ended.why())),
         }
     }
 
-    fn session_mut(&mut self, episode: &Episode, execution: ExecutionId) -> Option<&mut Session<S>> {
+    pub(super) fn session_mut(
+        &mut self,
+        episode: &Episode,
+        execution: ExecutionId,
+    ) -> Option<&mut Session<S>> {
         match self
             .rollouts
             .get_mut(&episode.rollout)?
@@ -338,6 +380,12 @@ impl<S: Clone> Sessions<S> {
             Slot::Live(session) if session.execution == execution => Some(session),
             _ => None,
         }
+    }
+
+    /// A session that is over leaves its execution behind, and how it ended.
+    pub(super) fn end(&mut self, episode: &Episode, execution: ExecutionId, ended: Ended) {
+        let attempts = self.rollouts.entry(episode.rollout.clone()).or_default();
+        attempts.insert(episode.attempt, Slot::Over(execution, ended));
     }
 
     fn remove(&mut self, episode: &Episode) {

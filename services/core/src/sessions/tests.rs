@@ -1,3 +1,7 @@
+mod lifetime;
+
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::*;
@@ -263,14 +267,16 @@ fn a_restored_session_replaces_lower_attempts() {
     let running = Operation { turn: 1, index: 1 };
     table.begin(&episode(0), life(1), running, digest("1")).unwrap();
 
-    table.activate(RestoredSession {
+    let restored = RestoredSession {
         episode: episode(1),
         execution: life(2),
         task: saved.task,
         state: saved.state,
         revision: saved.revision,
         replies: saved.replies.to_vec(),
-    });
+        time_left: None,
+    };
+    table.activate(restored, Duration::ZERO);
     let operation = Operation { turn: 0, index: 1 };
     let again = table.begin(&episode(1), life(2), operation, digest("5"));
     assert_eq!(again, Ok(Begin::Kept(first)));

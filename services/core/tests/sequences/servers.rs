@@ -1,6 +1,6 @@
 //! The servers' side of the control calls: what the participant's driver and the owners do around the machines.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use belay_core::{
     agent,
@@ -342,14 +342,18 @@ impl World {
                     let stop = self.agents.activate_restored(&episode, execution, session);
                     stop.into_iter().for_each(|execution| self.stop_loop(execution));
                 }
-                Record::Resources(view) => self.sessions.activate(RestoredSession {
-                    episode,
-                    execution,
-                    task: view.task,
-                    state: view.state,
-                    revision: view.revision,
-                    replies: Arc::unwrap_or_clone(view.replies),
-                }),
+                Record::Resources(view) => {
+                    let restored = RestoredSession {
+                        episode,
+                        execution,
+                        task: view.task,
+                        state: view.state,
+                        revision: view.revision,
+                        replies: Arc::unwrap_or_clone(view.replies),
+                        time_left: None,
+                    };
+                    self.sessions.activate(restored, Duration::ZERO);
+                }
             }
         }
     }

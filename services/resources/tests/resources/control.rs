@@ -19,6 +19,9 @@ use belay_proto::checkpoint::{self as ck, checkpoint_participant_client::Checkpo
 
 use super::{Life, PATIENCE, me};
 
+/// Between two looks at a status.
+const LOOK: Duration = Duration::from_millis(1);
+
 pub const RUN: &str = "00000001-00000001";
 pub const RESTORE: &str = "00000001-00000002";
 
@@ -71,10 +74,20 @@ impl Control {
     }
 
     pub async fn prepare(&self, timeout: Duration) -> ck::PrepareResponse {
+        self.prepare_softly(timeout, None).await
+    }
+
+    /// With a soft limit.
+    pub async fn prepare_softly(
+        &self,
+        timeout: Duration,
+        soft_limit: Option<Duration>,
+    ) -> ck::PrepareResponse {
         let request = ck::PrepareRequest {
             fence: self.fence(),
             checkpoint_id: RUN.into(),
             timeout: Some(timeout.to_wire()),
+            soft_limit: soft_limit.map(|limit| limit.to_wire()),
             ..Default::default()
         };
         self.client
@@ -164,7 +177,15 @@ impl Control {
         from: &Life,
         to: &Life,
     ) -> Result<ck::RestoreResponse, Refusal> {
-        let planned = ck::PlannedEpisode {
+        self.restore_all(shard, &[(from, to)]).await
+    }
+
+    pub async fn restore_all(
+        &self,
+        shard: ck::Shard,
+        lives: &[(&Life, &Life)],
+    ) -> Result<ck::RestoreResponse, Refusal> {
+        let planned = |(from, to): &(&Life, &Life)| ck::PlannedEpisode {
             saved: Some(from.episode.to_wire()),
             attempt: to.episode.attempt,
             execution: uuid::Uuid::from_u128(to.execution).to_string(),
@@ -176,7 +197,7 @@ impl Control {
             source: RUN.into(),
             timeout: patience(),
             marks: None,
-            plan: vec![planned],
+            plan: lives.iter().map(planned).collect(),
             shards: vec![shard],
         };
         match self.client.clone().restore(request).await {
@@ -220,7 +241,7 @@ impl Control {
     pub async fn until(&self, what: &str, wanted: impl Fn(&ck::StatusResponse) -> bool) {
         let reached = async {
             while !wanted(&self.status().await) {
-                tokio::task::yield_now().await;
+                tokio::time::sleep(LOOK).await;
             }
         };
         if tokio::time::timeout(PATIENCE, reached).await.is_err() {

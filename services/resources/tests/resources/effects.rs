@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use belay_core::{ids::hex, sessions::call_digest};
 use belay_resources::environments::Counter;
 use serde_json::{Value, json};
 use tokio::{
@@ -13,7 +14,7 @@ use tokio::{
 use super::*;
 
 /// An HTTP server that answers each request as told and keeps the bodies.
-async fn log(status: &'static str) -> (String, Arc<Mutex<Vec<Value>>>) {
+pub(crate) async fn log(status: &'static str) -> (String, Arc<Mutex<Vec<Value>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}/_ctl/effects", listener.local_addr().expect("bound"));
     let told: Arc<Mutex<Vec<Value>>> = Arc::default();
@@ -77,15 +78,17 @@ async fn applied_calls_are_told_once_and_failed_ones_not() {
     server.add(&me, (0, 1), 2).await.unwrap();
     server.call(&me, (0, 2), "increment_counter", "{}").await.unwrap();
     server.count(&me, (1, 1)).await;
-    let effect = |turn: u32, index: u32, tool: &str, revision: u64| {
+    let effect = |turn: u32, index: u32, (tool, arguments): (&str, &str), revision: u64| {
+        let digest = hex(&call_digest(tool, arguments.as_bytes()));
         json!({"rollout_id": "r", "attempt": 0, "execution": uuid::Uuid::from_u128(1).to_string(), "turn": turn,
-               "index": index, "tool": tool, "instance": "resources/counter/0", "revision": revision})
+               "index": index, "tool": tool, "external": false, "key": format!("r/{turn}/{index}/{digest}"),
+               "instance": "resources/counter/0", "revision": revision})
     };
     assert_eq!(
         *told.lock().unwrap(),
         [
-            effect(0, 1, "increment_counter", 1),
-            effect(1, 1, "get_counter_value", 2)
+            effect(0, 1, ("increment_counter", r#"{"count": 2}"#), 1),
+            effect(1, 1, ("get_counter_value", "{}"), 2)
         ]
     );
     assert_eq!(server.control.status().await.warnings, [""; 0]);

@@ -14,7 +14,10 @@ use tokio::sync::watch;
 use super::PATIENCE;
 
 #[derive(Clone)]
-pub struct Held(Arc<watch::Sender<Seen>>);
+pub struct Held {
+    seen: Arc<watch::Sender<Seen>>,
+    shared: bool,
+}
 
 #[derive(Clone, Default, Debug)]
 pub struct Seen {
@@ -28,37 +31,50 @@ pub struct Seen {
 
 impl Held {
     pub fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(Seen {
+        let seen = Seen {
             hold: true,
             ..Seen::default()
-        })))
+        };
+        Self {
+            seen: Arc::new(watch::Sender::new(seen)),
+            shared: false,
+        }
+    }
+
+    /// Its sessions share state, it says.
+    pub fn sharing() -> Self {
+        Self {
+            shared: true,
+            ..Self::new()
+        }
     }
 
     pub fn release(&self) {
-        self.0.send_modify(|seen| seen.hold = false);
+        self.seen.send_modify(|seen| seen.hold = false);
     }
 
     pub fn fail_next(&self) {
-        self.0.send_modify(|seen| seen.fail = true);
+        self.seen.send_modify(|seen| seen.fail = true);
     }
 
     pub fn seen(&self) -> Seen {
-        self.0.borrow().clone()
+        self.seen.borrow().clone()
     }
 
     pub async fn until(&self, what: &str, wanted: impl FnMut(&Seen) -> bool) {
-        let mut seen = self.0.subscribe();
+        let mut seen = self.seen.subscribe();
         let reached = tokio::time::timeout(PATIENCE, seen.wait_for(wanted)).await;
         assert!(reached.is_ok(), "{what}: not reached, {:?}", self.seen());
     }
 
     async fn pass(&self) {
-        let mut seen = self.0.subscribe();
+        let mut seen = self.seen.subscribe();
         seen.wait_for(|seen| !seen.hold)
             .await
             .expect("the test holds a sender");
         let mut fail = false;
-        self.0.send_modify(|seen| fail = std::mem::take(&mut seen.fail));
+        self.seen
+            .send_modify(|seen| fail = std::mem::take(&mut seen.fail));
         assert!(!fail, "a defect of the environment, made by the test");
     }
 }
@@ -78,6 +94,10 @@ impl Environment for Held {
         VerifyMode::Wait
     }
 
+    fn shared(&self) -> bool {
+        self.shared
+    }
+
     fn tools(&self) -> &[&'static str] {
         &["increment_counter", "get_counter_value"]
     }
@@ -87,7 +107,7 @@ impl Environment for Held {
     }
 
     async fn call<'a>(&'a self, state: &'a i64, call: ToolCall<'a>) -> ToolOutcome<i64> {
-        self.0.send_modify(|seen| {
+        self.seen.send_modify(|seen| {
             seen.calls += 1;
             seen.keys.push(call.key.to_owned());
         });
@@ -101,7 +121,7 @@ impl Environment for Held {
         task: &'a [u8],
         response: &'a [u8],
     ) -> Result<Verdict, TaskError> {
-        self.0.send_modify(|seen| seen.verifies += 1);
+        self.seen.send_modify(|seen| seen.verifies += 1);
         self.pass().await;
         Counter.verify(state, task, response).await
     }

@@ -4,7 +4,10 @@ mod calls;
 mod checkpoint;
 mod control;
 mod effects;
+mod external;
 mod held;
+mod lifetime;
+mod shared;
 mod verify;
 mod workplace;
 

@@ -73,7 +73,15 @@ fn each_missing_part_makes_a_restart_that_names_it() {
     for lost in 1..4 {
         let mut captures = captures();
         captures[lost].1.clear();
-        assert_eq!(restart_at(&captures).instance, captures[lost].0);
+        let restart = restart_at(&captures);
+        assert_eq!(restart.instance, captures[lost].0);
+        assert!(restart.reason.contains("the server was restarted since"));
+        assert_eq!(
+            restart.reason.contains("its time to live ended"),
+            restart.instance == instance(RES),
+            "{}",
+            restart.reason
+        );
     }
 }
 

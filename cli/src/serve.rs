@@ -263,6 +263,10 @@ fn resources(common: ServerCommon, server: &ServerConfig, config: &MeshConfig) -
     let mut resources = ResourcesConfig::new(common, builtin);
     resources.mode = server.mode;
     resources.verify = server.verify;
+    resources.shared = server.shared;
+    resources.session_ttl = server
+        .session_ttl_seconds
+        .map(|seconds| Duration::from_secs(seconds.into()));
     resources.effect_log.clone_from(&server.effect_log);
     resources.tables.clone_from(&server.tables);
     resources.restore_seeds_anew = config.faults.restore_seeds_anew;

@@ -26,5 +26,6 @@ mod s30_late_run;
 mod s31_lost_before_the_checkpoint;
 mod s32_full_disk;
 mod s33_controller_state;
+mod sessions;
 mod workplace;
 mod world;

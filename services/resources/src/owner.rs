@@ -21,7 +21,8 @@ impl<E: Environment> StateOwner for Resources<E> {
     }
 
     fn shares_state(&self) -> bool {
-        self.settings.shared
+        // What is not saved can be cut anywhere.
+        self.settings.shared && self.settings.mode != CheckpointMode::RestartOnly
     }
 
     fn restarts(&self) -> Vec<Restart> {

@@ -288,14 +288,15 @@ impl Machine {
         }
     }
 
-    /// Counts anew what a closed participant waits for: neither restarts of this checkpoint nor retired episodes.
+    /// Counts anew what a closed participant waits for: neither restarts of this checkpoint nor retired episodes. Where sessions share
+    /// state, a restart's call changes what is saved of the others: it is waited for.
     pub(super) fn recount(&mut self, now: Duration) {
         let Some(Open::Checkpoint(run)) = &self.open else {
             return;
         };
-        let (excepted, marks) = (&run.excepted, &self.marks);
+        let (excepted, marks, shares) = (&run.excepted, &self.marks, self.shares_state);
         self.admission
-            .recount(|episode| excepted.contains(episode) || marks.refuses(episode));
+            .recount(|episode| !shares && excepted.contains(episode) || marks.refuses(episode));
         self.settle_readiness(now);
     }
 

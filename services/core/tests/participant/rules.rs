@@ -201,6 +201,24 @@ fn a_server_that_shares_state_waits_beyond_the_soft_limit() {
     assert_eq!(rig.phase(), Phase::Prepared);
 }
 
+/// Another server has left it out: its call still changes what is saved of the others here.
+#[test]
+fn a_server_that_shares_state_waits_for_the_calls_of_restarts() {
+    for shares in [false, true] {
+        let mut rig = Rig::idle();
+        rig.machine.set_shares_state(shares);
+        let slow = rig.work("known");
+        let call = Prepare {
+            restarts: vec![restart("known")],
+            ..prepare(id(1))
+        };
+        rig.prepare(&call).unwrap();
+        assert_eq!(rig.phase() == Phase::Preparing, shares);
+        rig.release(slow);
+        assert_eq!(rig.phase(), Phase::Prepared);
+    }
+}
+
 #[test]
 fn a_retired_episode_blocks_no_checkpoint() {
     let mut rig = Rig::idle();

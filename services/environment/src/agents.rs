@@ -58,13 +58,14 @@ impl AgentSessions for RemoteAgents {
             async move { client.seed_session(request).await }
         })
         .await?;
-        read(agent, "SeedSession", || {
+        let read = || -> Result<_, Refusal> {
             Ok(SeededSession {
                 instance: wire::instance(session.instance)?,
                 mode: wire::checkpoint_mode(session.mode)?,
                 policy_model: wire::instance(session.policy_model)?,
             })
-        })
+        };
+        read().map_err(|refusal| bad_answer(agent, "SeedSession", refusal))
     }
 
     async fn invoke(&self, agent: &Instance, life: LifeRef<'_>) -> Result<AgentOutcome, EpisodeError> {
@@ -79,14 +80,13 @@ impl AgentSessions for RemoteAgents {
             async move { client.invoke(request).await }
         })
         .await?;
-        read(agent, "Invoke", || {
-            Ok(AgentOutcome {
-                response: reply.response,
-                usage: usage_from_wire(reply.usage),
-                cursor: wire::cursor(reply.cursor)?,
-                model_calls: reply.model_calls,
-                tool_calls: reply.tool_calls,
-            })
+        let cursor = wire::cursor(reply.cursor).map_err(|refusal| bad_answer(agent, "Invoke", refusal))?;
+        Ok(AgentOutcome {
+            response: reply.response,
+            usage: usage_from_wire(reply.usage),
+            cursor,
+            model_calls: reply.model_calls,
+            tool_calls: reply.tool_calls,
         })
     }
 
@@ -113,14 +113,10 @@ fn wire_ref(life: LifeRef<'_>) -> pb::EpisodeRef {
     (life.episode, life.execution).to_wire()
 }
 
-fn read<T>(
-    agent: &Instance,
-    call: &'static str,
-    read: impl FnOnce() -> Result<T, Refusal>,
-) -> Result<T, EpisodeError> {
-    read().map_err(|refusal| EpisodeError::BadAnswer {
+fn bad_answer(agent: &Instance, call: &'static str, refusal: Refusal) -> EpisodeError {
+    EpisodeError::BadAnswer {
         instance: agent.clone(),
         call,
         what: refusal.message,
-    })
+    }
 }
